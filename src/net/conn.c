@@ -8,7 +8,6 @@
 #include "net/conn.h"
 
 #include <assert.h>
-#include <openssl/crypto.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -23,6 +22,9 @@
  */
 
 #define LINES_MAX 8192
+#define STREAM_LINES_MAX 65536
+#define STREAM_BOUND 65536
+#define QUEUE_EXTRA ((size_t)STREAM_LINES_MAX + 4096) /* the head, and the framing of chunks */
 #define DETAIL_MAX 2048
 #define PROBLEM_TYPE "application/problem+json"
 
@@ -45,6 +47,7 @@ static struct semel_http_exchange *exchange_new(size_t arena_max, size_t reply_m
     semel__arena_init(&x->arena, arena_max);
     semel__buf_init(&x->reply, reply_max);
     semel__buf_init(&x->lines, LINES_MAX);
+    semel__buf_init(&x->queue, reply_max < SIZE_MAX - QUEUE_EXTRA ? reply_max + QUEUE_EXTRA : SIZE_MAX);
     x->type = "application/json";
     return x;
 }
@@ -59,6 +62,7 @@ void semel__exchange_free(struct semel_http_exchange *x)
     semel__buf_done(&x->body);
     semel__buf_done(&x->reply);
     semel__buf_done(&x->lines);
+    semel__buf_done(&x->queue);
     semel__free(x);
 }
 
@@ -118,23 +122,43 @@ void semel__http_set_type(struct semel_http_exchange *x, const char *type)
     x->type = type;
 }
 
-void semel__http_set_header(struct semel_http_exchange *x, const char *name, struct semel_str value)
+void semel__http_set_pair(struct semel_http_exchange *x, const struct semel_http_pair *pair)
 {
-    for (const char *p = name; *p != '\0'; p++)
-        assert(semel__http_tchar(*p));
+    struct semel_str value = pair->value;
+    for (size_t i = 0; i < pair->name.n; i++)
+        assert(semel__http_tchar(pair->name.p[i]));
     size_t n = 0;
-    while (n < value.n && (unsigned char)value.p[n] >= ' ' && value.p[n] != 0x7F)
+    while (n < value.n && ((unsigned char)value.p[n] >= ' ' || value.p[n] == '\t') && value.p[n] != 0x7F)
         n++;
-    semel__buf_addf(&x->lines, "%s: ", name);
+    x->dated = x->dated || semel__same_word(pair->name, "date");
+    semel__buf_add(&x->lines, pair->name.p, pair->name.n);
+    semel__buf_add(&x->lines, ": ", 2);
     semel__buf_add(&x->lines, value.p, n);
     semel__buf_add(&x->lines, "\r\n", 2);
+}
+
+void semel__http_set_header(struct semel_http_exchange *x, const char *name, struct semel_str value)
+{
+    semel__http_set_pair(x, &(struct semel_http_pair){semel__str(name), value});
+}
+
+static void kick(struct semel_http_exchange *x)
+{
+    if (x->conn->env->kick != NULL)
+        x->conn->env->kick(x->conn->owner);
 }
 
 void semel__http_answer(struct semel_http_exchange *x, int status)
 {
     assert(x->status == 0 && status >= 200 && status < 600);
     x->status = status;
-    x->back(x->back_ctx, x);
+    if (x->owned) { /* it streams: this is the loop's thread */
+        assert(!x->begun);
+        x->owned = false;
+        kick(x);
+    } else {
+        x->back(x->back_ctx, x);
+    }
 }
 
 /* "Not Found"; "Status" for one that has no name here */
@@ -147,11 +171,21 @@ static const char *http_reason(int status)
         {200, "OK"},
         {201, "Created"},
         {202, "Accepted"},
+        {203, "Non-Authoritative Information"},
         {204, "No Content"},
+        {205, "Reset Content"},
+        {206, "Partial Content"},
         {207, "Multi-Status"},
+        {300, "Multiple Choices"},
+        {301, "Moved Permanently"},
+        {302, "Found"},
+        {303, "See Other"},
         {304, "Not Modified"},
+        {307, "Temporary Redirect"},
+        {308, "Permanent Redirect"},
         {400, "Bad Request"},
         {401, "Unauthorized"},
+        {402, "Payment Required"},
         {403, "Forbidden"},
         {404, "Not Found"},
         {405, "Method Not Allowed"},
@@ -162,10 +196,14 @@ static const char *http_reason(int status)
         {412, "Precondition Failed"},
         {413, "Content Too Large"},
         {415, "Unsupported Media Type"},
+        {416, "Range Not Satisfiable"},
         {417, "Expectation Failed"},
         {421, "Misdirected Request"},
         {422, "Unprocessable Content"},
+        {423, "Locked"},
+        {424, "Failed Dependency"},
         {425, "Too Early"},
+        {426, "Upgrade Required"},
         {428, "Precondition Required"},
         {429, "Too Many Requests"},
         {431, "Request Header Fields Too Large"},
@@ -175,6 +213,7 @@ static const char *http_reason(int status)
         {503, "Service Unavailable"},
         {504, "Gateway Timeout"},
         {505, "HTTP Version Not Supported"},
+        {507, "Insufficient Storage"},
     };
     for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
         if (reasons[i].status == status)
@@ -259,6 +298,26 @@ static void put_head(struct semel_buf *buf, const struct reply_head *head, int64
     semel__buf_addz(buf, "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n");
     semel__buf_add(buf, head->lines.p, head->lines.n);
     semel__buf_addz(buf, head->close ? "Connection: close\r\n\r\n" : "\r\n");
+}
+
+/* The head of a streamed reply: its handler's headers, and what it leaves to us. */
+static void put_stream_head(struct semel_http_exchange *x, int64_t length, bool close, int64_t now_us)
+{
+    struct semel_buf *buf = &x->queue;
+    char date[DATE_TEXT];
+    semel__buf_addf(buf, "HTTP/1.1 %d %s\r\n", x->status, http_reason(x->status));
+    if (!x->dated) {
+        http_date(now_us, date);
+        semel__buf_addf(buf, "Date: %s\r\n", date);
+    }
+    semel__buf_add(buf, x->lines.p, x->lines.n);
+    if (!bodiless(x->status) && length >= 0)
+        semel__buf_addf(buf, "Content-Length: %lld\r\n", (long long)length);
+    if (x->chunked)
+        semel__buf_addz(buf, "Transfer-Encoding: chunked\r\n");
+    semel__buf_addz(buf, close ? "Connection: close\r\n\r\n" : "\r\n");
+    if (x->lines.failed)
+        buf->failed = true;
 }
 
 /* ==== the route =====================================================================================
@@ -435,6 +494,11 @@ static int find_route(const struct semel_http_route *routes, size_t n, struct se
 {
     unsigned bit = 1u << x->req.method;
     struct semel_str query = x->req.target, path = cut(&query, '?');
+    for (size_t i = 0; i < n; i++)
+        if (routes[i].stream != NULL && methods_of(&routes[i]) & bit) {
+            x->req.route = &routes[i];
+            return 0;
+        }
     struct semel_str raw[SEGMENTS_MAX] = {{0}}, decoded[SEGMENTS_MAX];
     if (path.n == 0 || path.p[0] != '/') /* "*" */
         return bit & SEMEL_HTTP_BIT(OPTIONS) ? 405 : 404;
@@ -499,210 +563,6 @@ static semel_status routes_check(const struct semel_http_route *routes, size_t n
     return SEMEL_OK;
 }
 
-/* ==== access ===================================================================================== */
-
-#define PORT_DIGITS 5
-
-static const char *const loopback_names[] = {"localhost", "127.0.0.1", "[::1]"};
-
-static bool token_valid(struct semel_str text)
-{
-    for (size_t i = 0; i < text.n; i++)
-        if (text.p[i] <= ' ' || text.p[i] > '~')
-            return false;
-    return text.n > 0 && text.n <= SEMEL_ACCESS_TOKEN_MAX;
-}
-
-semel_status semel__access_set_tokens(struct semel_access *access, const struct semel_http_token *tokens, size_t n,
-                                      struct semel_error *err)
-{
-    unsigned char digests[SEMEL_ACCESS_TOKENS][SEMEL_SHA256];
-    if (n > SEMEL_ACCESS_TOKENS)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%zu tokens; at most %d", n, SEMEL_ACCESS_TOKENS);
-    for (size_t i = 0; i < n; i++) {
-        if (!token_valid(tokens[i].text))
-            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                               "token %zu: must be 1 to %d visible ASCII characters", i + 1, SEMEL_ACCESS_TOKEN_MAX);
-        if (!semel__sha256(&tokens[i].text, 1, digests[i]))
-            return semel__fail_memory(err);
-    }
-    pthread_mutex_lock(&access->lock);
-    for (size_t i = 0; i < n; i++) {
-        memcpy(access->digests[i], digests[i], sizeof(digests[i]));
-        access->scopes[i] = tokens[i].scopes;
-    }
-    access->n_tokens = n;
-    pthread_mutex_unlock(&access->lock);
-    return SEMEL_OK;
-}
-
-static bool host_valid(struct semel_str s)
-{
-    bool bracketed = s.n > 2 && s.p[0] == '[' && s.p[s.n - 1] == ']';
-    size_t from = bracketed ? 1 : 0, to = bracketed ? s.n - 1 : s.n;
-    for (size_t i = from; i < to; i++) {
-        char c = s.p[i];
-        bool digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        if (!digit && c != '.' && (bracketed ? c != ':' : c != '-' && c != '_'))
-            return false;
-    }
-    return to > from && s.n <= 255;
-}
-
-static semel_status add_host(struct semel_access *access, const char *name, struct semel_error *err)
-{
-    size_t n = strlen(name) + 1;
-    if (!host_valid(semel__str(name)))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "host %s: must be a name or an address, IPv6 in brackets, without a port", name);
-    char *copy = semel__alloc(n);
-    if (copy == NULL)
-        return semel__fail_memory(err);
-    memcpy(copy, name, n);
-    access->hosts[access->n_hosts++] = copy;
-    return SEMEL_OK;
-}
-
-static semel_status access_init(struct semel_access *access, const struct semel_http_settings *settings, bool trusted,
-                                struct semel_error *err)
-{
-    *access = (struct semel_access){.trusted = trusted};
-    pthread_mutex_init(&access->lock, NULL);
-    access->hosts = semel__calloc(settings->n_hosts + 1, sizeof(*access->hosts));
-    if (access->hosts == NULL)
-        return semel__fail_memory(err);
-    for (size_t i = 0; i < settings->n_hosts; i++) {
-        semel_status status = add_host(access, settings->hosts[i], err);
-        if (status != SEMEL_OK)
-            return status;
-    }
-    return semel__access_set_tokens(access, settings->tokens, settings->n_tokens, err);
-}
-
-static void access_done(struct semel_access *access)
-{
-    for (size_t i = 0; i < access->n_hosts; i++)
-        semel__free(access->hosts[i]);
-    semel__free(access->hosts);
-    pthread_mutex_destroy(&access->lock);
-    OPENSSL_cleanse(access->digests, sizeof(access->digests));
-}
-
-/* Cuts the port off. false: not digits. */
-static bool cut_port(struct semel_str *host)
-{
-    size_t digits = 0;
-    while (digits < host->n && host->p[host->n - 1 - digits] >= '0' && host->p[host->n - 1 - digits] <= '9')
-        digits++;
-    if (digits == host->n || host->p[host->n - 1 - digits] != ':')
-        return memchr(host->p, ':', host->n) == NULL || host->p[host->n - 1] == ']';
-    host->n -= digits + 1;
-    return digits > 0 && digits <= PORT_DIGITS;
-}
-
-static bool host_allowed(const struct semel_access *access, struct semel_str host, struct semel_str local)
-{
-    for (size_t i = 0; i < sizeof(loopback_names) / sizeof(loopback_names[0]); i++)
-        if (semel__same_word(host, loopback_names[i]))
-            return true;
-    for (size_t i = 0; i < access->n_hosts; i++)
-        if (semel__same_word(host, access->hosts[i]))
-            return true;
-    return local.n > 0 && semel__str_eq(host, local);
-}
-
-/* Checks the only Host header. `local` is our end of the connection, as text without its port, or {NULL, 0}. 0, 400 or
- * 421. */
-static int access_host(const struct semel_access *access, const struct semel_http_request *req, struct semel_str local,
-                       const char **ret_reason)
-{
-    struct semel_str host = {NULL, 0};
-    size_t n = 0;
-    for (size_t i = 0; i < req->n_headers; i++)
-        if (semel__same_word(req->headers[i].name, "host")) {
-            host = req->headers[i].value;
-            n++;
-        }
-    *ret_reason = "there must be one Host header";
-    if (n != 1)
-        return 400;
-    *ret_reason = "Host must be a name or an address and perhaps a port";
-    if (host.n == 0 || !cut_port(&host) || !host_valid(host))
-        return 400;
-    *ret_reason = "Host is not a name of this server";
-    return host_allowed(access, host, local) ? 0 : 421;
-}
-
-/* The token of "Bearer TOKEN". {NULL, 0}: malformed. */
-static struct semel_str bearer(struct semel_str value)
-{
-    const struct semel_str none = {NULL, 0};
-    static const char scheme[] = "Bearer ";
-    const size_t n = sizeof(scheme) - 1;
-    if (value.n <= n || !semel__same_word((struct semel_str){value.p, n}, scheme))
-        return none;
-    struct semel_str token = {value.p + n, value.n - n};
-    return token_valid(token) ? token : none;
-}
-
-/* Compares every digest in full, so that the time reveals nothing about any of them. */
-static unsigned scopes_of(struct semel_access *access, const unsigned char digest[SEMEL_SHA256], bool *ret_known)
-{
-    unsigned scopes = 0, known = 0;
-    pthread_mutex_lock(&access->lock);
-    for (size_t i = 0; i < access->n_tokens; i++) {
-        unsigned equal = CRYPTO_memcmp(access->digests[i], digest, SEMEL_SHA256) == 0;
-        scopes |= access->scopes[i] & (0u - equal);
-        known |= equal;
-    }
-    pthread_mutex_unlock(&access->lock);
-    *ret_known = known != 0;
-    return scopes;
-}
-
-/* Removes the header from the request, so that no handler stores the token with a message. Returns their number. */
-static size_t take_authorization(struct semel_http_request *req, struct semel_http_pair *fields, struct semel_str *ret)
-{
-    size_t kept = 0, n = req->n_headers;
-    for (size_t i = 0; i < n; i++) {
-        if (semel__same_word(fields[i].name, "authorization"))
-            *ret = fields[i].value;
-        else
-            fields[kept++] = fields[i];
-    }
-    req->n_headers = kept;
-    return n - kept;
-}
-
-/* Checks the token that the route needs; sets req->scopes, and removes Authorization from the headers (`fields` are
- * those of req) if the route needs a token. 0, 400, 401, 403, or 503 without memory. */
-static int access_token(struct semel_access *access, struct semel_http_request *req, struct semel_http_pair *fields,
-                        const char **ret_reason)
-{
-    unsigned char digest[SEMEL_SHA256];
-    struct semel_str value = {NULL, 0};
-    if (access->trusted)
-        req->scopes = ~0u;
-    if (req->route->needs == 0)
-        return 0;
-    *ret_reason = "there must be one Authorization header at most";
-    if (take_authorization(req, fields, &value) > 1)
-        return 400;
-    if (access->trusted)
-        return 0;
-    struct semel_str token = bearer(value);
-    *ret_reason = "this needs a token: Authorization: Bearer TOKEN";
-    if (token.p == NULL)
-        return 401;
-    *ret_reason = "there is no memory for the request";
-    if (!semel__sha256(&token, 1, digest))
-        return 503;
-    bool known;
-    req->scopes = scopes_of(access, digest, &known);
-    *ret_reason = known ? "the token is not for this" : "the token is not known";
-    return !known ? 401 : req->scopes & req->route->needs ? 0 : 403;
-}
-
 /* ==== the state machine =============================================================================
  *
  * The state machine of conn.h.
@@ -721,6 +581,7 @@ static int access_token(struct semel_access *access, struct semel_http_request *
 static const char no_room[] = "too many bodies are in memory for this path; send it again later";
 
 static void advance(struct semel_conn *conn);
+static void reply_sent(struct semel_conn *conn);
 
 static void enter(struct semel_conn *conn, enum semel_conn_phase phase)
 {
@@ -753,7 +614,7 @@ semel_status semel__conn_env_init(struct semel_conn_env *env, const struct semel
     env->limits = settings->limits;
     env->observe = settings->observe;
     env->observe_ctx = settings->observe_ctx;
-    semel_status status = access_init(&env->access, settings, trusted, err);
+    semel_status status = semel__access_init(&env->access, settings, trusted, err);
     if (status == SEMEL_OK)
         status = routes_check(env->routes, env->n_routes, err);
     if (status == SEMEL_OK && !share_out(env))
@@ -763,7 +624,7 @@ semel_status semel__conn_env_init(struct semel_conn_env *env, const struct semel
 
 void semel__conn_env_done(struct semel_conn_env *env)
 {
-    access_done(&env->access);
+    semel__access_done(&env->access);
     semel__free(env->shares);
     env->shares = NULL;
 }
@@ -837,10 +698,21 @@ void semel__conn_retire(struct semel_conn_env *env, struct semel_http_exchange *
     semel__exchange_free(x);
 }
 
-/* Gives up the exchange: if a handler has it, it continues without the connection. */
+/* The handler that streams it loses it. */
+static void take_back(struct semel_http_exchange *x)
+{
+    if (!x->owned)
+        return;
+    x->owned = false;
+    x->req.route->stream->gone(x);
+}
+
+/* Gives up the exchange: if a handler has it, it continues without the connection, unless it streams. */
 static void drop_exchange(struct semel_conn *conn)
 {
     struct semel_http_exchange *x = conn->x;
+    if (x != NULL)
+        take_back(x);
     conn->x = NULL;
     conn->body = (struct semel_str){NULL, 0};
     if (x != NULL && conn->phase == SEMEL_CONN_HANDLING) {
@@ -972,6 +844,39 @@ static void dispatch(struct semel_conn *conn)
         route->handle(route->ctx, x);
 }
 
+static bool sink_stream(void *ctx, struct semel_str piece)
+{
+    struct semel_http_exchange *x = ctx;
+    if (x->owned)
+        x->req.route->stream->body(x, piece);
+    return true;
+}
+
+/* Hands over an exchange that streams. */
+static void begin_stream(struct semel_conn *conn)
+{
+    struct semel_http_exchange *x = conn->x;
+    const struct semel_http_route *route = x->req.route;
+    const struct semel_parse *parse = &conn->parse;
+    if (parse->length > route->body_max) {
+        refuse(conn, 413, "the body is too large", 0);
+        return;
+    }
+    if (!semel__arena_copy(&x->arena, conn->remote, &x->req.remote)) {
+        refuse(conn, 503, "there is no memory for the request", 0);
+        return;
+    }
+    if (!parse->complete)
+        semel__parse_bound(&conn->parse, route->body_max, sink_stream, x);
+    x->req.length = parse->chunked ? -1 : (int64_t)parse->length;
+    x->lines.max = STREAM_LINES_MAX;
+    x->conn = conn;
+    x->owned = true;
+    conn->pace = 0;
+    enter(conn, SEMEL_CONN_STREAMING);
+    route->handle(route->ctx, x);
+}
+
 /* Does the route's share have room for n more bytes? */
 static bool fits(const struct semel_conn *conn, size_t n)
 {
@@ -992,6 +897,12 @@ static bool charge(struct semel_conn *conn)
     return true;
 }
 
+static bool sink_body(void *ctx, struct semel_str piece)
+{
+    struct semel_http_exchange *x = ctx;
+    return semel__buf_add(&x->body, piece.p, piece.n);
+}
+
 static void begin_body(struct semel_conn *conn)
 {
     const struct semel_parse *parse = &conn->parse;
@@ -1005,7 +916,7 @@ static void begin_body(struct semel_conn *conn)
         return;
     }
     semel__buf_init(&conn->x->body, max);
-    semel__parse_bound(&conn->parse, max);
+    semel__parse_bound(&conn->parse, max, sink_body, conn->x);
     enter(conn, SEMEL_CONN_BODY);
     if (parse->expects && conn->in.n == 0)
         semel__buf_addz(&conn->out, CONTINUE);
@@ -1018,12 +929,14 @@ static void judge(struct semel_conn *conn)
     struct semel_http_request *req = &conn->x->req;
     const char *reason = "";
     unsigned allow = 0;
-    int status = access_host(&env->access, req, conn->local, &reason);
+    int status = semel__access_host(&env->access, req, conn->local, &reason);
     if (status == 0)
         status = route_find(env->routes, env->n_routes, conn->x, env->limits.head_fields, &allow, &reason);
     if (status == 0)
-        status = access_token(&env->access, req, conn->parse.fields, &reason);
-    if (status == 0 && conn->parse.complete)
+        status = semel__access_token(&env->access, req, conn->parse.fields, &reason);
+    if (status == 0 && req->route->stream != NULL)
+        begin_stream(conn);
+    else if (status == 0 && conn->parse.complete)
         dispatch(conn);
     else if (status == 0)
         begin_body(conn);
@@ -1046,6 +959,7 @@ static void take_head(struct semel_conn *conn, size_t n)
     }
     x->env = env;
     x->req.remote = conn->remote;
+    x->req.secure = conn->secure;
     x->back = env->back;
     x->back_ctx = env->back_ctx;
     x->gone = env->gone;
@@ -1101,6 +1015,45 @@ static void read_body(struct semel_conn *conn)
         dispatch(conn);
 }
 
+/* A streamed exchange failed. It is refused if its reply has not begun, otherwise broken off. */
+static void fail_stream(struct semel_conn *conn, int status, const char *reason)
+{
+    struct semel_http_exchange *x = conn->x;
+    bool answered = x->begun || x->status != 0;
+    take_back(x);
+    conn->parse.complete = false;
+    if (!answered) {
+        refuse(conn, status, reason, 0);
+        return;
+    }
+    conn->reset = true;
+    close_now(conn);
+}
+
+static void read_stream(struct semel_conn *conn)
+{
+    struct semel_http_exchange *x = conn->x;
+    size_t used;
+    int status = semel__parse_body(&conn->parse, conn->in.p, conn->in.n, &used);
+    if (status != 0) {
+        fail_stream(conn, status, conn->parse.reason);
+        return;
+    }
+    consume(conn, used);
+    conn->pace += used;
+    if (conn->parse.complete) {
+        conn->serial++;
+        if (x->owned)
+            x->req.route->stream->whole(x);
+    }
+}
+
+/* Does the connection read a streamed body now? */
+static bool pulls(const struct semel_conn *conn)
+{
+    return conn->phase == SEMEL_CONN_STREAMING && conn->x->owned && conn->x->pulls && !conn->parse.complete;
+}
+
 /* Advances as far as the bytes allow. */
 static void advance(struct semel_conn *conn)
 {
@@ -1111,12 +1064,135 @@ static void advance(struct semel_conn *conn)
             read_head(conn);
         else if (before > 0 && conn->phase == SEMEL_CONN_BODY)
             read_body(conn);
+        else if (before > 0 && pulls(conn))
+            read_stream(conn);
         else
             going = false;
     }
-    bool waits = conn->phase == SEMEL_CONN_IDLE || conn->phase == SEMEL_CONN_HEAD || conn->phase == SEMEL_CONN_BODY;
+    bool waits = conn->phase == SEMEL_CONN_IDLE || conn->phase == SEMEL_CONN_HEAD || conn->phase == SEMEL_CONN_BODY ||
+                 (pulls(conn) && conn->in.n == 0);
     if (waits && conn->ended)
         close_now(conn); /* half a request, and the rest will not come */
+}
+
+/* Nothing is on its way: the next part of a streamed reply follows, or its end. */
+static void send_next(struct semel_conn *conn)
+{
+    struct semel_http_exchange *x = conn->x;
+    if (conn->body.n > 0)
+        return;
+    if (x->queue.n > 0) {
+        struct semel_buf sent = x->reply;
+        x->reply = x->queue;
+        x->queue = sent;
+        conn->body = semel__buf_str(&x->reply);
+        conn->serial++;
+    } else if (x->ended && conn->out.n == 0) {
+        reply_sent(conn);
+    }
+}
+
+/* What was queued has been sent. */
+static void stream_sent(struct semel_conn *conn)
+{
+    struct semel_http_exchange *x = conn->x;
+    conn->body = (struct semel_str){NULL, 0};
+    x->reply.n = 0;
+    conn->serial++;
+    send_next(conn);
+    if (conn->x == x && x->owned && x->waits && x->queue.n <= STREAM_BOUND / 2) {
+        x->waits = false;
+        x->req.route->stream->drained(x);
+    }
+}
+
+void semel__conn_turn(struct semel_conn *conn)
+{
+    if (conn->phase != SEMEL_CONN_STREAMING)
+        return;
+    struct semel_http_exchange *x = conn->x;
+    if (x->cut || (x->begun && x->queue.failed)) {
+        take_back(x);
+        conn->reset = true;
+        close_now(conn);
+    } else if (x->status != 0 && !x->begun) {
+        semel__conn_answered(conn, x);
+    } else {
+        send_next(conn);
+        advance(conn);
+    }
+}
+
+/* ---- what a handler that streams calls: marks only ---- */
+
+void semel__http_pull(struct semel_http_exchange *x, bool on)
+{
+    struct semel_conn *conn = x->conn;
+    assert(x->owned);
+    if (x->pulls == on)
+        return;
+    x->pulls = on;
+    conn->pace = 0;
+    conn->serial++;
+    if (on && conn->parse.expects && !conn->parse.complete && !x->begun && conn->in.n == 0) {
+        conn->parse.expects = false;
+        semel__buf_addz(&conn->out, CONTINUE);
+    }
+    kick(x);
+}
+
+void semel__http_begin(struct semel_http_exchange *x, int status, int64_t length)
+{
+    struct semel_conn *conn = x->conn;
+    assert(x->owned && x->status == 0 && status >= 200 && status < 600);
+    x->status = status;
+    x->begun = true;
+    x->bodiless = bodiless(status) || x->req.method == SEMEL_HTTP_HEAD;
+    x->sized = length >= 0;
+    x->left = length >= 0 ? (uint64_t)length : 0;
+    x->chunked = length < 0 && !x->bodiless && !conn->parse.http_1_0;
+    if (!conn->parse.complete || (conn->ended && conn->in.n == 0))
+        conn->last = true;
+    put_stream_head(x, length, conn->last, semel__now(conn->env->clock));
+    observe(conn, status);
+    kick(x);
+}
+
+bool semel__http_send(struct semel_http_exchange *x, struct semel_str piece)
+{
+    assert(x->owned && x->begun);
+    if (!x->bodiless && piece.n > 0) {
+        if (x->sized && piece.n > x->left)
+            x->cut = true; /* the next message would begin within this one */
+        x->left -= x->sized && !x->cut ? piece.n : 0;
+        if (x->chunked)
+            semel__buf_addf(&x->queue, "%zx\r\n", piece.n);
+        semel__buf_add(&x->queue, piece.p, piece.n);
+        if (x->chunked)
+            semel__buf_add(&x->queue, "\r\n", 2);
+        kick(x);
+    }
+    x->waits = x->queue.n > STREAM_BOUND;
+    return !x->waits;
+}
+
+void semel__http_end(struct semel_http_exchange *x)
+{
+    assert(x->owned && x->begun);
+    if (x->chunked)
+        semel__buf_addz(&x->queue, "0\r\n\r\n");
+    x->cut = x->cut || (x->sized && !x->bodiless && x->left > 0);
+    x->ended = true;
+    x->owned = false;
+    kick(x);
+}
+
+void semel__http_cut(struct semel_http_exchange *x)
+{
+    assert(x->owned);
+    x->cut = true;
+    x->owned = false;
+    kick(x);
 }
 
 bool semel__conn_wants(const struct semel_conn *conn)
@@ -1128,6 +1204,7 @@ bool semel__conn_wants(const struct semel_conn *conn)
     case SEMEL_CONN_LINGER:
         return !conn->ended;
     case SEMEL_CONN_HANDLING: /* so that we notice when the client closes */
+    case SEMEL_CONN_STREAMING:
     case SEMEL_CONN_WRITING:
         return !conn->ended && conn->in.n == 0;
     case SEMEL_CONN_CLOSED:
@@ -1156,6 +1233,8 @@ void semel__conn_ended(struct semel_conn *conn)
         atomic_store_explicit(&conn->x->hung_up, true, memory_order_relaxed);
     else if (conn->phase == SEMEL_CONN_LINGER)
         close_now(conn);
+    else if (conn->phase == SEMEL_CONN_STREAMING && conn->parse.complete && conn->x->owned)
+        conn->x->req.route->stream->hung_up(conn->x);
     else
         advance(conn);
 }
@@ -1166,6 +1245,8 @@ size_t semel__conn_output(const struct semel_conn *conn, struct semel_str pieces
     size_t body = conn->sent - head;
     pieces[0] = (struct semel_str){conn->out.p != NULL ? conn->out.p + head : "", conn->out.n - head};
     pieces[1] = (struct semel_str){conn->body.p != NULL ? conn->body.p + body : "", conn->body.n - body};
+    if (conn->phase == SEMEL_CONN_STREAMING && pieces[1].n > STREAM_BOUND)
+        pieces[1].n = STREAM_BOUND; /* a time-out covers one such part */
     return conn->phase == SEMEL_CONN_LINGER || conn->phase == SEMEL_CONN_CLOSED ? 0 : pieces[0].n + pieces[1].n;
 }
 
@@ -1190,16 +1271,20 @@ void semel__conn_sent(struct semel_conn *conn, size_t n)
         return; /* it was on its way when the connection closed */
     conn->sent += n;
     assert(conn->sent <= conn->out.n + conn->body.n);
+    if (conn->phase == SEMEL_CONN_STREAMING)
+        conn->serial++;
     if (conn->sent < conn->out.n + conn->body.n)
         return;
     conn->out.n = conn->sent = 0;
-    if (conn->phase == SEMEL_CONN_WRITING)
+    if (conn->phase == SEMEL_CONN_STREAMING)
+        stream_sent(conn);
+    else if (conn->phase == SEMEL_CONN_WRITING)
         reply_sent(conn);
 }
 
 void semel__conn_answered(struct semel_conn *conn, struct semel_http_exchange *x)
 {
-    assert(conn->x == x && conn->phase == SEMEL_CONN_HANDLING);
+    assert(conn->x == x && (conn->phase == SEMEL_CONN_HANDLING || conn->phase == SEMEL_CONN_STREAMING));
     enter(conn, SEMEL_CONN_WRITING); /* x belongs to the connection again */
     open_remove(conn->env, x);
     x->conn = NULL;
@@ -1207,7 +1292,7 @@ void semel__conn_answered(struct semel_conn *conn, struct semel_http_exchange *x
         refuse(conn, 500, x->reply.full ? "the reply is too large" : "there is no memory for the reply", 0);
         return;
     }
-    conn->last = conn->last || (conn->ended && conn->in.n == 0);
+    conn->last = conn->last || !conn->parse.complete || (conn->ended && conn->in.n == 0);
     struct reply_head head = {.status = x->status,
                               .type = x->type,
                               .length = x->reply.n,
@@ -1234,6 +1319,8 @@ uint64_t semel__conn_timeout_ms(const struct semel_conn *conn)
         return limits->write_ms;
     case SEMEL_CONN_LINGER:
         return limits->linger_ms;
+    case SEMEL_CONN_STREAMING:
+        return conn->body.n > 0 ? limits->write_ms : pulls(conn) ? limits->body_ms : 0;
     case SEMEL_CONN_HANDLING:
     case SEMEL_CONN_CLOSED:
         return 0;
@@ -1241,9 +1328,22 @@ uint64_t semel__conn_timeout_ms(const struct semel_conn *conn)
     return 0;
 }
 
+/* A streamed body that comes fast enough gets another time-out. */
+static void stream_expired(struct semel_conn *conn)
+{
+    if (conn->body.n == 0 && conn->pace >= SEMEL_HTTP_PACE) {
+        conn->pace = 0;
+        conn->serial++;
+    } else {
+        fail_stream(conn, 408, "the body did not come in time");
+    }
+}
+
 void semel__conn_expired(struct semel_conn *conn)
 {
-    if (conn->phase == SEMEL_CONN_BODY)
+    if (conn->phase == SEMEL_CONN_STREAMING)
+        stream_expired(conn);
+    else if (conn->phase == SEMEL_CONN_BODY)
         refuse(conn, 408, "the body did not come in time", 0);
     else if (conn->phase == SEMEL_CONN_HEAD && conn->in.n > 0)
         refuse(conn, 408, "the head of the request did not come in time", 0);

@@ -6,6 +6,7 @@
  * libuv, fuzz_http.c with arbitrary bytes.
  *
  *     IDLE -> HEAD -> BODY -> HANDLING -> WRITING -> IDLE ...
+ *             HEAD -> STREAMING ----------> IDLE ...     (a route that streams; WRITING if it is answered whole)
  *                                  any refusal, or the last reply: WRITING -> LINGER -> CLOSED
  *
  * A refusal may be sent while the body is still arriving, so the connection lingers: it reads and drops until the
@@ -14,7 +15,8 @@
  *
  * Invariants: one exchange at a time; while it is handled, the connection takes at most one read of further bytes;
  * `in` has at most limits.head_bytes and one such read; when a connection closes while a handler has its exchange,
- * the exchange stays, marked; after CLOSED nothing is read or written.
+ * the exchange stays, marked; after CLOSED nothing is read or written. A handler that streams only sets marks: the
+ * connection changes in semel__conn_turn and in the functions that report an event, never while a callback runs.
  */
 #ifndef SEMEL_NET_CONN_H
 #define SEMEL_NET_CONN_H
@@ -43,7 +45,7 @@ struct semel_http_exchange {
     struct semel_http_request req;
     struct semel_arena arena; /* for the head and the values decoded from it */
     struct semel_buf body;    /* of the request */
-    struct semel_buf reply;   /* the reply's body */
+    struct semel_buf reply;   /* the reply's body; of a streamed one what is being sent */
     struct semel_buf lines;   /* the handler's headers of the reply */
     const char *type;         /* of the reply's body */
     int status;               /* 0: not answered yet */
@@ -55,6 +57,12 @@ struct semel_http_exchange {
     uint64_t waited_ms;         /* for the handler's answer */
     struct semel_http_exchange *prev_open, *next_open; /* in env->open */
     bool open;
+    struct semel_buf queue;                      /* of a streamed reply: follows after `reply` */
+    uint64_t left;                               /* bytes that its length still promises */
+    bool owned;                                  /* a handler that streams has it */
+    bool pulls, waits;                           /* the handler wants the body; it waits for `drained` */
+    bool begun, chunked, sized, bodiless, dated; /* of a streamed reply: its head is queued, its framing */
+    bool ended, cut;
     void *kept;
     void (*back)(void *ctx, struct semel_http_exchange *x);
     void *back_ctx;
@@ -78,6 +86,7 @@ const char *semel__http_method_name(enum semel_http_method method);
 #define SEMEL_ACCESS_TOKEN_MAX 4096
 
 struct semel_access {
+    bool any_host;
     char **hosts; /* copies */
     size_t n_hosts;
     bool trusted; /* a unix socket: its file permissions replace the token */
@@ -87,6 +96,18 @@ struct semel_access {
     size_t n_tokens;
 };
 
+/* Takes hosts and tokens from the settings; _done also after a failure. */
+semel_status semel__access_init(struct semel_access *access, const struct semel_http_settings *settings, bool trusted,
+                                struct semel_error *err);
+void semel__access_done(struct semel_access *access);
+/* Checks the only Host header. `local` is our end of the connection, as text without its port, or {NULL, 0}. 0, 400 or
+ * 421. */
+int semel__access_host(const struct semel_access *access, const struct semel_http_request *req, struct semel_str local,
+                       const char **ret_reason);
+/* Checks the token that the route needs; sets req->scopes, and removes Authorization from the headers (`fields` are
+ * those of req) if the route needs a token. 0, 400, 401, 403, or 503 without memory. */
+int semel__access_token(struct semel_access *access, struct semel_http_request *req, struct semel_http_pair *fields,
+                        const char **ret_reason);
 semel_status semel__access_set_tokens(struct semel_access *access, const struct semel_http_token *tokens, size_t n,
                                       struct semel_error *err);
 
@@ -98,7 +119,8 @@ enum semel_conn_phase {
     SEMEL_CONN_IDLE, /* waiting for the next request */
     SEMEL_CONN_HEAD, /* from the connection for the first request, from the first byte for the others */
     SEMEL_CONN_BODY,
-    SEMEL_CONN_HANDLING, /* the route's time-out, which outlives the connection: semel__conn_tick */
+    SEMEL_CONN_HANDLING,  /* the route's time-out, which outlives the connection: semel__conn_tick */
+    SEMEL_CONN_STREAMING, /* body and reply, side by side */
     SEMEL_CONN_WRITING,
     SEMEL_CONN_LINGER, /* nothing more will be sent */
     SEMEL_CONN_CLOSED
@@ -126,6 +148,7 @@ struct semel_conn_env {
     void (*gone)(void *ctx);
     /* handles it in another thread; false: not possible. Or NULL */
     bool (*aside)(void *ctx, struct semel_http_exchange *x);
+    void (*kick)(void *owner); /* a handler that streams has done something: semel__conn_turn is due; or NULL */
     void *back_ctx;
 };
 
@@ -136,6 +159,9 @@ struct semel_conn {
     unsigned serial; /* changes whenever a phase begins */
     bool last;       /* the current reply is the last */
     bool ended;      /* the client has closed its side */
+    bool reset;      /* closes by a reset: a reply was broken off */
+    bool secure;     /* set by the owner */
+    size_t pace;     /* bytes of a streamed body in the time-out that runs */
     size_t requests; /* heads read so far */
     struct semel_gate gate;
     struct semel_parse parse;
@@ -167,6 +193,8 @@ void semel__conn_ended(struct semel_conn *conn); /* the client has closed its si
 /* The bytes to send, in up to two pieces, and their number. Stays the same until they were sent. */
 size_t semel__conn_output(const struct semel_conn *conn, struct semel_str pieces[2]);
 void semel__conn_sent(struct semel_conn *conn, size_t n);
+/* Does what handlers that stream have asked for. */
+void semel__conn_turn(struct semel_conn *conn);
 /* The exchange came back from its handler. */
 void semel__conn_answered(struct semel_conn *conn, struct semel_http_exchange *x);
 /* The time-out of the phase, in ms; 0: none. */

@@ -3,9 +3,9 @@
  * http.h: an HTTP/1.1 server for the admin API, metrics, health, ingest, pull and the gateway.
  *
  * What it is: one event loop (libuv) with any number of listeners; each has an address, a table of routes, tokens,
- * host names and bounds. A strict gate and then llhttp parse the heads; OpenSSL does TLS. Not a client (that is
- * curl), not a file server, no streaming: a request is whole, with its body, before its handler sees it, and so is a
- * reply before it is sent.
+ * host names and bounds. A strict gate and then llhttp parse the heads; OpenSSL does TLS. Not a client (upstream.h,
+ * curl), not a file server. A request is whole, with its body, before its handler sees it, and so is a reply before it
+ * is sent; except on routes that stream.
  *
  * Threads: the caller owns the thread that runs semel__http_run; handlers run in it and must not block, except for
  * requests that a pool of threads handles (route.aside_above), several at a time. A handler answers at once, or keeps
@@ -56,6 +56,45 @@ struct semel_http_pair {
     struct semel_str name, value;
 };
 
+/* ---- routes that stream ----
+ *
+ * The handler is called as soon as the head is sound, in the loop's thread, and keeps the exchange. The body arrives in
+ * pieces while the handler pulls. The reply is either one of those below (_answer, _refuse), or a head (_begin) and a
+ * body in pieces (_send) up to its _end. Everything happens in the loop's thread; callbacks are never made from within
+ * one of these functions, only from the loop.
+ *
+ * The exchange belongs to the handler until it calls _end, _cut, _answer or _refuse, or until `gone` is called: the
+ * client has left, was too slow or sent a malformed body. Then the handler does not touch it any more, and no callback
+ * comes. A handler that does not pull holds at most one read of the body; a reply that a client does not read holds
+ * what the handler sends in spite of a `false` of _send.
+ *
+ * A body must bring SEMEL_HTTP_PACE bytes, or its end, per limits.body_ms in which the handler pulls; a client must
+ * take 64 KiB of a reply per limits.write_ms. If a reply begins before the body is whole, the connection closes after
+ * it. */
+#define SEMEL_HTTP_PACE 4096
+
+struct semel_http_stream {
+    void (*body)(struct semel_http_exchange *x, struct semel_str piece); /* up to one read may follow a pull of false */
+    void (*whole)(struct semel_http_exchange *x);   /* the body is complete; not called for a request without one */
+    void (*drained)(struct semel_http_exchange *x); /* after _send returned false: there is room again */
+    /* The client has closed its side, behind a complete request. It may still read, or be gone. */
+    void (*hung_up)(struct semel_http_exchange *x);
+    void (*gone)(struct semel_http_exchange *x);
+};
+
+/* Lets the body come, or not. At first it does not. */
+void semel__http_pull(struct semel_http_exchange *x, bool on);
+/* The head of the reply: status, the headers set so far, Date if there is none, and the framing. length is that of the
+ * body; -1: not known, the body is chunked, or ends with the connection for a client of HTTP/1.0. After a HEAD, and
+ * with a status that has no body, pieces are dropped. */
+void semel__http_begin(struct semel_http_exchange *x, int status, int64_t length);
+/* Copies the piece. false: more than 64 KiB wait to be sent; send the next piece after `drained`. */
+bool semel__http_send(struct semel_http_exchange *x, struct semel_str piece);
+/* The body is complete. If it is shorter than its length, the same as _cut. */
+void semel__http_end(struct semel_http_exchange *x);
+/* Breaks the connection off, so that the client cannot take what it has for the whole. */
+void semel__http_cut(struct semel_http_exchange *x);
+
 struct semel_http_route {
     unsigned methods; /* SEMEL_HTTP_BIT(GET) | ...; GET includes HEAD; not TRACE, not CONNECT */
     /* "/v1/inbox/{route}/{id}": a parameter is a whole, non-empty segment. A last "{rest*}" matches the remaining path.
@@ -73,6 +112,9 @@ struct semel_http_route {
     uint64_t timeout_ms;
     void (*overdue)(void *ctx, struct semel_http_exchange *x);
     void *ctx;
+    /* The route streams. It gets every target, whatever its path says, undecoded: no params, no query. body_max bounds
+     * the body, but no memory is counted for it; aside_above and timeout_ms have no meaning. */
+    const struct semel_http_stream *stream;
 };
 
 /* What a handler sees. Any byte may occur in decoded values. */
@@ -89,6 +131,8 @@ struct semel_http_request {
     const struct semel_http_pair *headers;
     size_t n_headers;
     struct semel_str body;
+    int64_t length;          /* of the body of a route that streams; 0: there is none, -1: not known */
+    bool secure;             /* the client came by TLS */
     struct semel_str remote; /* "127.0.0.1:40112", "[::1]:40112" or "unix"; also for observers */
     unsigned scopes;         /* of the token, on a route that needs one; on a unix socket all */
 };
@@ -111,6 +155,7 @@ void *semel__http_kept(const struct semel_http_exchange *x);
 struct semel_buf *semel__http_body(struct semel_http_exchange *x);
 void semel__http_set_type(struct semel_http_exchange *x, const char *type);
 void semel__http_set_header(struct semel_http_exchange *x, const char *name, struct semel_str value);
+void semel__http_set_pair(struct semel_http_exchange *x, const struct semel_http_pair *pair);
 /* Ends the exchange: it belongs to the server again, do not touch it. Any thread. 200 <= status < 600. */
 void semel__http_answer(struct semel_http_exchange *x, int status);
 /* The same with a problem document as the body; the detail is for people and contains no secrets. */
@@ -154,6 +199,7 @@ struct semel_http_settings {
     const char *client_ca_file;       /* every client needs a certificate of one of these CAs */
     const char *const *hosts;         /* our host names, besides loopback and our own address */
     size_t n_hosts;
+    bool any_host; /* any well-formed Host will do: what is behind us decides */
     /* any of them grants access; without tokens, routes that need one are closed */
     const struct semel_http_token *tokens;
     size_t n_tokens;

@@ -37,6 +37,8 @@ enum gate_state {
     IN_NAME,       /* at least one character is there */
     IN_VALUE,      /* up to the CR */
     AT_LAST_LF,    /* the LF of the empty line */
+    AT_CODE,       /* of an answer: the blank before it, or a digit */
+    AFTER_CODE,    /* a blank, or the CR of the line */
 };
 
 bool semel__http_tchar(char c)
@@ -52,9 +54,16 @@ void semel__gate_init(struct semel_gate *gate, size_t max_bytes, size_t max_fiel
                                 .version = version_prefix};
 }
 
+void semel__gate_init_answer(struct semel_gate *gate, size_t max_bytes, size_t max_fields)
+{
+    semel__gate_init(gate, max_bytes, max_fields);
+    gate->answer = true;
+    gate->state = IN_VERSION;
+}
+
 static enum semel_gate_verdict gate_refuse(struct semel_gate *gate, int status, const char *reason)
 {
-    gate->status = status;
+    gate->status = gate->answer ? 502 : status;
     gate->reason = reason;
     return SEMEL_GATE_REFUSED;
 }
@@ -106,8 +115,9 @@ static enum semel_gate_verdict in_version(struct semel_gate *gate, char c)
     if (c != *gate->version) {
         bool other = gate->version >= version_prefix + AT_MAJOR && c >= '0' && c <= '9';
         return gate_refuse(gate, other ? 505 : 400,
-                           other ? "the version must be HTTP/1.1 or HTTP/1.0"
-                                 : "the request line must end in a blank and HTTP/1.1");
+                           other          ? "the version must be HTTP/1.1 or HTTP/1.0"
+                           : gate->answer ? "this is not an answer of HTTP"
+                                          : "the request line must end in a blank and HTTP/1.1");
     }
     gate->version++;
     return *gate->version == '\0' ? go(gate, AT_MINOR) : SEMEL_GATE_MORE;
@@ -146,6 +156,25 @@ static enum semel_gate_verdict in_value(struct semel_gate *gate, char c)
     return SEMEL_GATE_MORE;
 }
 
+/* The code has three digits, and the first is not 0. */
+static enum semel_gate_verdict at_code(struct semel_gate *gate, char c)
+{
+    if (gate->seen == sizeof("HTTP/1.1")) /* behind the version */
+        return c == ' ' ? SEMEL_GATE_MORE : gate_refuse(gate, 502, "a blank must follow the version");
+    if (!semel__is_digit(c) || (gate->code == 0 && c == '0'))
+        return gate_refuse(gate, 502, "the status must be a number of three digits");
+    gate->code = gate->code * 10 + (c - '0');
+    return gate->code >= 100 ? go(gate, AFTER_CODE) : SEMEL_GATE_MORE;
+}
+
+static enum semel_gate_verdict after_code(struct semel_gate *gate, char c)
+{
+    if (c == '\r')
+        return go(gate, AT_LF);
+    return c == ' ' ? go(gate, IN_VALUE) /* the reason has the form of a value */
+                    : gate_refuse(gate, 502, "the status must be a number of three digits");
+}
+
 /* Accepts only `right`, and continues with the state `next`. */
 static enum semel_gate_verdict expect(struct semel_gate *gate, char c, char right, enum gate_state next)
 {
@@ -173,7 +202,7 @@ static enum semel_gate_verdict step(struct semel_gate *gate, char c)
     case IN_VERSION:
         return in_version(gate, c);
     case AT_MINOR:
-        return c == '0' || c == '1' ? go(gate, AFTER_VERSION)
+        return c == '0' || c == '1' ? go(gate, gate->answer ? AT_CODE : AFTER_VERSION)
                                     : gate_refuse(gate, 505, "the version must be HTTP/1.1 or HTTP/1.0");
     case AFTER_VERSION:
         return expect(gate, c, '\r', AT_LF);
@@ -185,6 +214,10 @@ static enum semel_gate_verdict step(struct semel_gate *gate, char c)
         return in_name(gate, c);
     case IN_VALUE:
         return in_value(gate, c);
+    case AT_CODE:
+        return at_code(gate, c);
+    case AFTER_CODE:
+        return after_code(gate, c);
     case AT_LAST_LF:
         return c == '\n' ? SEMEL_GATE_END : gate_refuse(gate, 400, "a line must end in CR LF");
     }
@@ -197,7 +230,9 @@ enum semel_gate_verdict semel__gate_feed(struct semel_gate *gate, const char *p,
     size_t i = 0;
     while (i < n && verdict == SEMEL_GATE_MORE) {
         if (gate->seen == gate->max_bytes) {
-            verdict = gate_refuse(gate, 431, "the head of the request is too large");
+            verdict = gate_refuse(gate, 431,
+                                  gate->answer ? "the head of the answer is too large"
+                                               : "the head of the request is too large");
             break;
         }
         gate->seen++;
@@ -270,7 +305,7 @@ static int on_head(llhttp_t *llhttp)
     parse->headed = true;
     parse->keep_alive = llhttp_should_keep_alive(llhttp) != 0;
     llhttp->upgrade = 0;
-    return 0;
+    return parse->no_body; /* 1: llhttp expects no body */
 }
 
 static int on_body(llhttp_t *llhttp, const char *p, size_t n)
@@ -279,7 +314,7 @@ static int on_body(llhttp_t *llhttp, const char *p, size_t n)
     if (n > parse->body_left)
         return refuse(parse, 413, "the body is too large");
     parse->body_left -= n;
-    if (!semel__buf_add(&parse->x->body, p, n))
+    if (!parse->sink(parse->sink_ctx, (struct semel_str){p, n}))
         return refuse(parse, 503, "there is no memory for the body");
     return 0;
 }
@@ -373,6 +408,7 @@ static int check_framing(struct semel_parse *parse)
             return refuse(parse, 400, "HTTP/1.0 has no transfer codings");
         parse->chunked = true;
     }
+    parse->sized = lengths > 0;
     return lengths > 0 ? check_length(parse, length) : 0;
 }
 
@@ -394,7 +430,9 @@ static int syntax_fault(struct semel_parse *parse, llhttp_errno_t error)
         refuse(parse, 501, "the method is not known");
     if (parse->status == 0)
         refuse(parse, 400,
-               parse->chunked ? bad_chunks : "the request is not well-formed, or the length of its body is in doubt");
+               parse->chunked  ? bad_chunks
+               : parse->answer ? "the answer is not well-formed, or the length of its body is in doubt"
+                               : "the request is not well-formed, or the length of its body is in doubt");
     return parse->status;
 }
 
@@ -432,9 +470,50 @@ int semel__parse_head(struct semel_parse *parse, struct semel_http_exchange *x, 
     return parse->status;
 }
 
-/* A chunk of one byte takes six bytes; a size may have some more zeros. */
-void semel__parse_bound(struct semel_parse *parse, size_t body_max)
+/* Checks what the head says about its body against the status. */
+static int check_answer(struct semel_parse *parse, int code)
 {
+    if ((code < 200 || code == 204) && (parse->chunked || parse->length > 0))
+        return refuse(parse, 502, "an answer with this status has no body, but announces one");
+    parse->to_close = !parse->no_body && !parse->chunked && !parse->sized;
+    bool at_once = parse->no_body || (!parse->chunked && !parse->to_close && parse->length == 0);
+    if (parse->complete != at_once)
+        return refuse(parse, 502, "the length of the body is in doubt");
+    return 0;
+}
+
+int semel__parse_answer(struct semel_parse *parse, struct semel_http_pair *fields, size_t max_fields,
+                        struct semel_str head, int code, bool head_only)
+{
+    *parse = (struct semel_parse){.fields = fields, .max_fields = max_fields, .answer = true};
+    parse->no_body = head_only || code < 200 || code == 204 || code == 304;
+    llhttp_init(&parse->llhttp, HTTP_RESPONSE, &callbacks);
+    parse->llhttp.data = parse;
+    llhttp_errno_t error = llhttp_execute(&parse->llhttp, head.p, head.n);
+    bool paused = error == HPE_PAUSED && parse->complete;
+    parse->http_1_0 = parse->llhttp.http_minor == 0;
+    if ((error != HPE_OK && !paused) || !parse->headed || parse->llhttp.status_code != code ||
+        (paused && llhttp_get_error_pos(&parse->llhttp) != head.p + head.n)) {
+        if (parse->headed)
+            check_framing(parse); /* its error is clearer than llhttp's */
+        syntax_fault(parse, error);
+    } else if (check_framing(parse) == 0) {
+        check_answer(parse, code);
+    }
+    return parse->status != 0 ? 502 : 0;
+}
+
+bool semel__parse_ended(struct semel_parse *parse)
+{
+    return parse->headed && parse->to_close && !parse->complete && parse->status == 0;
+}
+
+/* A chunk of one byte takes six bytes; a size may have some more zeros. */
+void semel__parse_bound(struct semel_parse *parse, size_t body_max, bool (*sink)(void *ctx, struct semel_str piece),
+                        void *sink_ctx)
+{
+    parse->sink = sink;
+    parse->sink_ctx = sink_ctx;
     parse->body_left = body_max;
     if (__builtin_mul_overflow(body_max, (size_t)8, &parse->wire_left) ||
         __builtin_add_overflow(parse->wire_left, (size_t)1024, &parse->wire_left))

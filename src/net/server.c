@@ -15,8 +15,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,214 +27,10 @@
 #include "base/mem.h"
 #include "net/address.h"
 #include "net/conn.h"
-
-/* ==== TLS ===========================================================================================
- *
- * OpenSSL over memory: ciphertext in and out, plaintext out and in. A context is what a listener has (certificate, key,
- * CAs); a session is what a connection has. A session keeps its context, so a new one can take its place at any time.
- *
- * Invariants: TLS 1.2 at least, AEAD suites with forward secrecy only below 1.3; no renegotiation, no compression, no
- * session tickets or cache (a client certificate is seen in every handshake); the only protocol that is negotiated is
- * http/1.1; a key with a passphrase is refused instead of asking the terminal. The thread's error queue is emptied
- * before each call whose error is asked for; the memory BIOs never block; OpenSSL counts the references to a context,
- * so a session outlives the listener's.
- */
-
-#define CIPHERS_1_2 "ECDHE+AESGCM:ECDHE+CHACHA20"
-
-enum tls_state {
-    SEMEL_TLS_OPEN,   /* goes on */
-    SEMEL_TLS_ENDED,  /* the client has closed its side properly */
-    SEMEL_TLS_PLAIN,  /* the client speaks HTTP without TLS */
-    SEMEL_TLS_BROKEN, /* nothing more can be sent, except the pending output (an alert) */
-};
-
-struct tls {
-    SSL *ssl;
-    BIO *in, *out; /* the session's own */
-    bool broken;
-};
-
-static int no_passphrase(char *buf, int size, int writing, void *ctx)
-{
-    (void)writing;
-    (void)ctx;
-    if (size > 0)
-        buf[0] = '\0';
-    return -1;
-}
-
-static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_n, const unsigned char *in,
-                           unsigned in_n, void *ctx)
-{
-    static const unsigned char ours[] = "\x08http/1.1";
-    (void)ssl;
-    (void)ctx;
-    int found = SSL_select_next_proto((unsigned char **)out, out_n, ours, sizeof(ours) - 1, in, in_n);
-    return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
-}
-
-static semel_status tls_fail(struct semel_error *err, const char *what, const char *file)
-{
-    unsigned long code = ERR_peek_last_error();
-    const char *reason = ERR_reason_error_string(code);
-    semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s %s: %s", what, file,
-                reason != NULL ? reason : "cannot be used");
-    ERR_clear_error();
-    return SEMEL_INVALID;
-}
-
-static semel_status tls_load(SSL_CTX *ctx, const char *cert_file, const char *key_file, const char *client_ca_file,
-                             struct semel_error *err)
-{
-    ERR_clear_error();
-    if (SSL_CTX_use_certificate_chain_file(ctx, cert_file) != 1)
-        return tls_fail(err, "certificate", cert_file);
-    if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1)
-        return tls_fail(err, "private key (PEM, without a passphrase)", key_file);
-    if (SSL_CTX_check_private_key(ctx) != 1)
-        return tls_fail(err, "private key does not belong to the certificate:", key_file);
-    if (client_ca_file == NULL)
-        return SEMEL_OK;
-    STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(client_ca_file);
-    if (names == NULL || SSL_CTX_load_verify_locations(ctx, client_ca_file, NULL) != 1) {
-        sk_X509_NAME_pop_free(names, X509_NAME_free);
-        return tls_fail(err, "client CA", client_ca_file);
-    }
-    SSL_CTX_set_client_CA_list(ctx, names);
-    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    return SEMEL_OK;
-}
-
-/* INVALID: a file that cannot be read or used; err names it. client_ca may be NULL. */
-static semel_status tls_context_new(SSL_CTX **ret, const char *cert_file, const char *key_file,
-                                    const char *client_ca_file, struct semel_error *err)
-{
-    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-    if (ctx == NULL)
-        return semel__fail_memory(err);
-    SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
-    SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET |
-                                 SSL_OP_CIPHER_SERVER_PREFERENCE);
-    SSL_CTX_set_num_tickets(ctx, 0);
-    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
-    SSL_CTX_set_alpn_select_cb(ctx, choose_protocol, NULL);
-    semel_status status = SEMEL_OK;
-    if (SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 || SSL_CTX_set_cipher_list(ctx, CIPHERS_1_2) != 1)
-        status = tls_fail(err, "TLS", "1.2");
-    if (status == SEMEL_OK)
-        status = tls_load(ctx, cert_file, key_file, client_ca_file, err);
-    if (status != SEMEL_OK) {
-        SSL_CTX_free(ctx);
-        return status;
-    }
-    *ret = ctx;
-    return SEMEL_OK;
-}
-
-static SSL_CTX *tls_context_ref(SSL_CTX *context)
-{
-    if (context != NULL)
-        SSL_CTX_up_ref(context);
-    return context;
-}
-
-/* NULL: no memory */
-static struct tls *tls_new(SSL_CTX *context)
-{
-    struct tls *tls = semel__calloc(1, sizeof(*tls));
-    if (tls == NULL)
-        return NULL;
-    tls->ssl = SSL_new(context);
-    tls->in = BIO_new(BIO_s_mem());
-    tls->out = BIO_new(BIO_s_mem());
-    if (tls->ssl == NULL || tls->in == NULL || tls->out == NULL) {
-        BIO_free(tls->in);
-        BIO_free(tls->out);
-        SSL_free(tls->ssl);
-        semel__free(tls);
-        return NULL;
-    }
-    SSL_set_bio(tls->ssl, tls->in, tls->out);
-    SSL_set_accept_state(tls->ssl);
-    return tls;
-}
-
-static void tls_free(struct tls *tls)
-{
-    if (tls == NULL)
-        return;
-    SSL_free(tls->ssl);
-    semel__free(tls);
-}
-
-/* Ciphertext that has arrived. false: no memory. */
-static bool tls_feed(struct tls *tls, const char *p, size_t n)
-{
-    return n <= INT32_MAX && BIO_write(tls->in, p, (int)n) == (int)n;
-}
-
-/* Bytes that were fed and not processed yet. */
-static size_t tls_waiting(const struct tls *tls)
-{
-    return BIO_ctrl_pending(tls->in);
-}
-
-/* Plaintext, up to size bytes; *ret_n = 0: none now. Drives the handshake too. */
-static enum tls_state tls_read(struct tls *tls, char *out, size_t size, size_t *ret_n)
-{
-    *ret_n = 0;
-    if (tls->broken)
-        return SEMEL_TLS_BROKEN;
-    ERR_clear_error();
-    if (SSL_read_ex(tls->ssl, out, size, ret_n) == 1)
-        return SEMEL_TLS_OPEN;
-    int error = SSL_get_error(tls->ssl, 0);
-    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
-        return SEMEL_TLS_OPEN;
-    if (error == SSL_ERROR_ZERO_RETURN)
-        return SEMEL_TLS_ENDED;
-    tls->broken = true;
-    unsigned long code = ERR_peek_error();
-    ERR_clear_error();
-    return ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST ? SEMEL_TLS_PLAIN
-                                                                                          : SEMEL_TLS_BROKEN;
-}
-
-/* Encrypts p whole. false: not now (handshake), or broken. */
-static bool tls_write(struct tls *tls, const char *p, size_t n)
-{
-    size_t done = 0;
-    if (tls->broken || !SSL_is_init_finished(tls->ssl))
-        return false;
-    ERR_clear_error();
-    if (SSL_write_ex(tls->ssl, p, n, &done) == 1 && done == n)
-        return true;
-    tls->broken = true;
-    ERR_clear_error();
-    return false;
-}
-
-/* close_notify */
-static void tls_shutdown(struct tls *tls)
-{
-    if (tls->broken || !SSL_is_init_finished(tls->ssl))
-        return;
-    SSL_shutdown(tls->ssl);
-    ERR_clear_error();
-}
-
-/* Ciphertext to be sent: up to size bytes are moved to out. */
-static size_t tls_take(struct tls *tls, char *out, size_t size)
-{
-    int n = BIO_read(tls->out, out, size <= INT32_MAX ? (int)size : INT32_MAX);
-    return n > 0 ? (size_t)n : 0;
-}
+#include "net/loop.h"
+#include "net/tls.h"
 
 /* ==== what there is ============================================================================== */
-
-#define CIPHER_MAX 20480 /* a record of TLS and some more */
 
 struct mail {
     pthread_mutex_t lock;
@@ -245,13 +39,6 @@ struct mail {
     struct semel_http_exchange *first, **last;
     bool stop;
     uint64_t stop_ms;
-};
-
-union semel_stream {
-    uv_handle_t handle;
-    uv_stream_t stream;
-    uv_tcp_t tcp;
-    uv_pipe_t pipe;
 };
 
 struct semel_http_listener {
@@ -280,12 +67,14 @@ struct peer {
     uv_write_t write;
     uv_shutdown_t shutdown;
     struct semel_conn *conn;
-    struct tls *tls;
+    struct semel_tls *tls;
     char *cipher;     /* the ciphertext that is being written */
     size_t in_flight; /* bytes of the connection's output in the write */
     unsigned serial;  /* of the phase whose timer runs */
     int handles;      /* that are not closed yet */
     bool reading, writing, shut, closing;
+    bool kicked;
+    struct peer *next_kicked;
     bool refused; /* because there is no room for it */
 };
 
@@ -293,12 +82,15 @@ struct semel_http {
     uv_loop_t loop;
     uv_async_t wake;
     uv_timer_t deadline, tick;
+    uv_prepare_t prepare; /* works off `kicked` */
+    struct peer *kicked;
     uint64_t ticked_at; /* in the loop's time */
     void (*on_tick)(void *ctx);
     void *tick_ctx;
     struct mail *mail;
     const struct semel_clock *clock;
     struct semel_http_listener *listeners;
+    struct semel_guest *guests;
     struct peer *peers, *oldest; /* linked from the newest to the oldest */
     size_t n_peers, max_peers;   /* as a listener's */
     size_t n_refused;
@@ -416,7 +208,7 @@ static bool lingers(const struct peer *peer)
 
 static void drop_tls(struct peer *peer)
 {
-    tls_free(peer->tls);
+    semel__tls_free(peer->tls);
     peer->tls = NULL;
 }
 
@@ -435,7 +227,7 @@ static void handle_closed(uv_handle_t *handle)
     else
         http->oldest = peer->prev;
     semel__conn_free(peer->conn);
-    tls_free(peer->tls);
+    semel__tls_free(peer->tls);
     semel__free(peer->cipher);
     semel__free(peer);
     peer_gone(http);
@@ -458,7 +250,15 @@ static void peer_close(struct peer *peer)
         return;
     peer->closing = true;
     uncount(peer);
-    uv_close(&peer->u.handle, handle_closed);
+    for (struct peer **at = &peer->http->kicked; peer->kicked && *at != NULL; at = &(*at)->next_kicked)
+        if (*at == peer) {
+            *at = peer->next_kicked;
+            peer->kicked = false;
+            break;
+        }
+    bool tcp = peer->u.handle.type == UV_TCP;
+    if (peer->conn == NULL || !peer->conn->reset || !tcp || uv_tcp_close_reset(&peer->u.tcp, handle_closed) < 0)
+        uv_close(&peer->u.handle, handle_closed);
     uv_close((uv_handle_t *)&peer->timer, handle_closed);
 }
 
@@ -468,7 +268,7 @@ static void decrypt(struct peer *peer)
     size_t n = 1;
     while (n > 0 && peer->tls != NULL && !lingers(peer) && semel__conn_wants(peer->conn)) {
         char *space = peer->http->plain_space;
-        switch (tls_read(peer->tls, space, SEMEL_CONN_READ, &n)) {
+        switch (semel__tls_read(peer->tls, space, SEMEL_CONN_READ, &n)) {
         case SEMEL_TLS_OPEN:
             if (n > 0)
                 semel__conn_input(peer->conn, space, n);
@@ -527,15 +327,15 @@ static void write_plain(struct peer *peer)
 static void write_tls(struct peer *peer)
 {
     struct semel_str pieces[2];
-    size_t slice = 0, n = tls_take(peer->tls, peer->cipher, CIPHER_MAX);
+    size_t slice = 0, n = semel__tls_take(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
     if (n == 0 && semel__conn_output(peer->conn, pieces) > 0) {
         struct semel_str piece = pieces[0].n > 0 ? pieces[0] : pieces[1];
         slice = piece.n < PLAIN_SLICE ? piece.n : PLAIN_SLICE;
-        if (!tls_write(peer->tls, piece.p, slice)) {
+        if (!semel__tls_write(peer->tls, piece.p, slice)) {
             semel__conn_abandon(peer->conn);
             slice = 0;
         }
-        n = tls_take(peer->tls, peer->cipher, CIPHER_MAX);
+        n = semel__tls_take(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
     }
     uv_buf_t buf = {.base = peer->cipher, .len = n};
     if (n > 0)
@@ -555,8 +355,8 @@ static void shut(struct peer *peer)
         return;
     peer->shut = true;
     if (peer->tls != NULL) {
-        tls_shutdown(peer->tls);
-        size_t n = tls_take(peer->tls, peer->cipher, CIPHER_MAX);
+        semel__tls_shutdown(peer->tls);
+        size_t n = semel__tls_take(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
         uv_buf_t buf = {.base = peer->cipher, .len = n};
         if (n > 0)
             write_bufs(peer, &buf, 1, 0);
@@ -583,7 +383,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         semel__conn_lost(peer->conn);
     else if (peer->tls == NULL || lingers(peer))
         semel__conn_input(peer->conn, buf->base, (size_t)n);
-    else if (!tls_feed(peer->tls, buf->base, (size_t)n))
+    else if (!semel__tls_feed(peer->tls, buf->base, (size_t)n))
         semel__conn_lost(peer->conn);
     peer_pump(peer);
 }
@@ -609,7 +409,8 @@ static void set_timer(struct peer *peer)
 
 static void set_reading(struct peer *peer)
 {
-    bool want = semel__conn_wants(peer->conn) && (peer->tls == NULL || lingers(peer) || tls_waiting(peer->tls) == 0);
+    bool want = semel__conn_wants(peer->conn) &&
+                (peer->tls == NULL || lingers(peer) || semel__tls_waiting(peer->tls) == 0);
     if (want && !peer->reading && uv_read_start(&peer->u.stream, give_space, on_read) < 0)
         semel__conn_lost(peer->conn);
     if (!want && peer->reading)
@@ -622,6 +423,7 @@ static void peer_pump(struct peer *peer)
 {
     if (peer->closing)
         return;
+    semel__conn_turn(peer->conn);
     decrypt(peer);
     if (!peer->writing && peer->tls != NULL && !peer->shut)
         write_tls(peer);
@@ -633,6 +435,29 @@ static void peer_pump(struct peer *peer)
     set_timer(peer);
     if (peer->conn->phase == SEMEL_CONN_CLOSED)
         peer_close(peer);
+}
+
+/* A handler that streams has asked for something. Not at once: no callback is made from within its call. */
+static void kick(void *owner)
+{
+    struct peer *peer = owner;
+    if (peer->kicked || peer->closing)
+        return;
+    peer->kicked = true;
+    peer->next_kicked = peer->http->kicked;
+    peer->http->kicked = peer;
+}
+
+/* Before the loop waits for the next event. */
+static void on_prepare(uv_prepare_t *prepare)
+{
+    struct semel_http *http = prepare->data;
+    while (http->kicked != NULL) {
+        struct peer *peer = http->kicked;
+        http->kicked = peer->next_kicked;
+        peer->kicked = false;
+        peer_pump(peer);
+    }
 }
 
 /* NULL: no memory. Its handles are initialised: it must be closed, not freed. */
@@ -676,14 +501,16 @@ static bool peer_connect(struct peer *peer)
     semel__address_show(&remote, true, remote_text);
     semel__address_show(&local, false, local_text);
     peer->conn = semel__conn_new(&listener->env, remote_text, tcp ? local_text : NULL);
-    if (peer->conn != NULL)
+    if (peer->conn != NULL) {
         peer->conn->owner = peer;
+        peer->conn->secure = listener->cert_file != NULL;
+    }
     pthread_mutex_lock(&listener->tls_lock);
-    SSL_CTX *context = tls_context_ref(listener->tls);
+    SSL_CTX *context = semel__tls_context_ref(listener->tls);
     pthread_mutex_unlock(&listener->tls_lock);
     if (context != NULL) {
-        peer->tls = tls_new(context);
-        peer->cipher = semel__alloc(CIPHER_MAX);
+        peer->tls = semel__tls_new(context, NULL);
+        peer->cipher = semel__alloc(SEMEL_TLS_CIPHER);
         SSL_CTX_free(context);
     }
     return peer->conn != NULL && (context == NULL || (peer->tls != NULL && peer->cipher != NULL));
@@ -740,6 +567,7 @@ static bool is_free(const struct semel_conn *conn)
         return conn->x == NULL || conn->x->req.route->needs == 0;
     case SEMEL_CONN_BODY:
     case SEMEL_CONN_HANDLING:
+    case SEMEL_CONN_STREAMING:
     case SEMEL_CONN_CLOSED:
         return false;
     }
@@ -886,7 +714,8 @@ static semel_status tls_init(struct semel_http_listener *listener, const struct 
     if (!copy(&listener->cert_file, settings->cert_file) || !copy(&listener->key_file, settings->key_file) ||
         !copy(&listener->client_ca_file, settings->client_ca_file))
         return semel__fail_memory(err);
-    return tls_context_new(&listener->tls, listener->cert_file, listener->key_file, listener->client_ca_file, err);
+    return semel__tls_server_context(&listener->tls, listener->cert_file, listener->key_file, listener->client_ca_file,
+                                     err);
 }
 
 /* The kernel's error: in use, not allowed, no such directory. RETRY where waiting may help. */
@@ -974,6 +803,7 @@ static semel_status env_init(struct semel_http_listener *listener, const struct 
     env->take = mail_take;
     env->gone = mail_gone;
     env->aside = mail_aside;
+    env->kick = kick;
     env->back_ctx = listener->http->mail;
     listener->crowded = settings->crowded;
     return semel__conn_env_init(env, settings, listener->address.storage.ss_family == AF_UNIX, err);
@@ -1097,9 +927,12 @@ static void finish(struct semel_http *http)
     struct semel_http_exchange *late = mail_empty(http->mail);
     pthread_mutex_unlock(&http->mail->lock);
     answer_all(late); /* their connections are gone */
+    for (struct semel_guest *guest = http->guests; guest != NULL; guest = guest->next)
+        guest->close(guest->ctx);
     uv_close((uv_handle_t *)&http->wake, NULL);
     uv_close((uv_handle_t *)&http->deadline, NULL);
     uv_close((uv_handle_t *)&http->tick, NULL);
+    uv_close((uv_handle_t *)&http->prepare, NULL);
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -1116,15 +949,42 @@ static void on_tick(uv_timer_t *timer)
 /* Perhaps it was the last. */
 static void peer_gone(struct semel_http *http)
 {
-    if (http->stopping && http->peers == NULL)
-        finish(http);
+    if (!http->stopping || http->peers != NULL)
+        return;
+    for (struct semel_guest *guest = http->guests; guest != NULL; guest = guest->next)
+        if (guest->busy(guest->ctx))
+            return;
+    finish(http);
+}
+
+uv_loop_t *semel__http_loop(struct semel_http *http)
+{
+    return &http->loop;
+}
+
+void semel__http_join(struct semel_http *http, struct semel_guest *guest)
+{
+    assert(!http->ran);
+    guest->next = http->guests;
+    http->guests = guest;
+}
+
+void semel__http_settled(struct semel_http *http)
+{
+    peer_gone(http);
+}
+
+static void give_up(struct semel_http *http)
+{
+    for (struct peer *peer = http->peers; peer != NULL; peer = peer->next)
+        peer_close(peer);
+    for (struct semel_guest *guest = http->guests; guest != NULL; guest = guest->next)
+        guest->give_up(guest->ctx);
 }
 
 static void on_deadline(uv_timer_t *timer)
 {
-    struct semel_http *http = timer->data;
-    for (struct peer *peer = http->peers; peer != NULL; peer = peer->next)
-        peer_close(peer);
+    give_up(timer->data);
 }
 
 static void stop_now(struct semel_http *http, uint64_t deadline_ms)
@@ -1211,7 +1071,9 @@ semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *
     }
     uv_timer_init(&http->loop, &http->deadline);
     uv_timer_init(&http->loop, &http->tick);
-    http->wake.data = http->deadline.data = http->tick.data = http;
+    uv_prepare_init(&http->loop, &http->prepare);
+    http->wake.data = http->deadline.data = http->tick.data = http->prepare.data = http;
+    uv_prepare_start(&http->prepare, on_prepare);
     http->max_peers = SIZE_MAX;
     http->clock = clock != NULL ? clock : &semel__clock_real;
     *ret = http;
@@ -1266,7 +1128,7 @@ semel_status semel__http_reload(struct semel_http *http, struct semel_error *err
     semel_status status = SEMEL_OK;
     for (const struct semel_http_listener *l = http->listeners; l != NULL && status == SEMEL_OK; l = l->next, done++)
         if (l->cert_file != NULL)
-            status = tls_context_new(&fresh[done], l->cert_file, l->key_file, l->client_ca_file, err);
+            status = semel__tls_server_context(&fresh[done], l->cert_file, l->key_file, l->client_ca_file, err);
     size_t i = 0;
     for (struct semel_http_listener *l = http->listeners; l != NULL; l = l->next, i++) {
         SSL_CTX *old = fresh[i];
@@ -1290,8 +1152,7 @@ void semel__http_free(struct semel_http *http)
         http->stopping = true;
         for (struct semel_http_listener *l = http->listeners; l != NULL; l = l->next)
             listener_close(l);
-        for (struct peer *peer = http->peers; peer != NULL; peer = peer->next)
-            peer_close(peer);
+        give_up(http);
         peer_gone(http);
         uv_run(&http->loop, UV_RUN_DEFAULT);
     }

@@ -38,6 +38,8 @@ static bool fail_countdown(void *ctx)
 
 struct run {
     struct semel_conn_env env;
+    struct semel_buf streamed; /* the body of a request that streams */
+    bool streaming;
     struct semel_http_exchange *back; /* answered, not given back yet */
     unsigned handled, alive;
     bool disturbed, closed; /* closed: a reply said that it is the last */
@@ -101,6 +103,60 @@ static void handle(void *ctx, struct semel_http_exchange *x)
     semel__http_answer(x, req->n_query > 3 ? 204 : 200);
 }
 
+/* A route that streams: collects the body, then replies with it, one half after the other. */
+static void stream_reply(struct run *run, struct semel_http_exchange *x)
+{
+    size_t half = run->streamed.n / 2;
+    run->streaming = false;
+    semel__http_begin(x, 200, (int64_t)run->streamed.n);
+    if (run->streamed.n > 0) {
+        semel__http_send(x, (struct semel_str){run->streamed.p, half});
+        semel__http_send(x, (struct semel_str){run->streamed.p + half, run->streamed.n - half});
+    }
+    semel__http_end(x);
+}
+
+static void stream_handle(void *ctx, struct semel_http_exchange *x)
+{
+    struct run *run = ctx;
+    run->handled++;
+    MUST(!run->streaming);
+    run->streaming = true;
+    run->streamed.n = 0;
+    if (semel__http_request(x)->length == 0)
+        stream_reply(run, x);
+    else
+        semel__http_pull(x, true);
+}
+
+static void stream_body(struct semel_http_exchange *x, struct semel_str piece)
+{
+    struct run *run = semel__http_request(x)->route->ctx;
+    MUST(run->streaming && piece.n > 0);
+    if (!semel__buf_add(&run->streamed, piece.p, piece.n)) {
+        run->streaming = false;
+        semel__http_refuse(x, 503, "no memory");
+    }
+    MUST(run->streamed.n <= BODY_MAX);
+}
+
+static void stream_whole(struct semel_http_exchange *x)
+{
+    stream_reply(semel__http_request(x)->route->ctx, x);
+}
+
+static void stream_nothing(struct semel_http_exchange *x)
+{
+    MUST(x->owned);
+}
+
+static void stream_gone(struct semel_http_exchange *x)
+{
+    struct run *run = semel__http_request(x)->route->ctx;
+    MUST(run->streaming);
+    run->streaming = false;
+}
+
 /* The number behind the name of a header, within n bytes; SIZE_MAX: it is not there. */
 static size_t number_of(const char *head, size_t n, const char *name)
 {
@@ -133,16 +189,17 @@ static void drain_output(struct run *run, struct semel_conn *conn, struct semel_
         run->back = NULL;
         if (x != NULL)
             semel__conn_answered(conn, x);
+        semel__conn_turn(conn);
         size_t n = semel__conn_output(conn, pieces);
         if (n == 0)
             return;
-        if (conn->phase != SEMEL_CONN_WRITING) {
+        if (conn->phase != SEMEL_CONN_WRITING && !(conn->phase == SEMEL_CONN_STREAMING && conn->x->begun)) {
             MUST(n == sizeof(CONTINUE) - 1 && memcmp(pieces[0].p, CONTINUE, n) == 0);
             semel__conn_sent(conn, n);
             continue;
         }
         if (conn->sent == 0)
-            check_reply(run, pieces);
+            check_reply(run, pieces[0].n > 0 ? pieces : (struct semel_str[2]){pieces[1], {"", 0}});
         struct semel_str piece = pieces[0].n > 0 ? pieces[0] : pieces[1];
         size_t slice = step < piece.n ? step : piece.n;
         semel__buf_add(out, piece.p, slice);
@@ -171,19 +228,26 @@ static void converse(struct run *run, struct semel_str in, size_t step, struct s
     drain_output(run, conn, out, step);
     MUST(conn->phase == SEMEL_CONN_CLOSED);
     semel__conn_free(conn);
-    MUST(run->alive == 0 && run->env.held == 0);
+    MUST(run->alive == 0 && run->env.held == 0 && !run->streaming);
 }
 
 static void init(struct run *run)
 {
     static const struct semel_clock clock = {.now_us = standing};
     static const struct semel_http_token tokens[] = {{{"t", 1}, 1}};
+    static const struct semel_http_stream stream = {stream_body, stream_whole, stream_nothing, stream_nothing,
+                                                    stream_gone};
     static struct semel_http_route routes[] = {
         {.methods = SEMEL_HTTP_BIT(GET), .path = "/", .handle = handle},
         {.methods = SEMEL_HTTP_BIT(POST), .path = "/e", .body_max = BODY_MAX, .handle = handle},
         {.methods = SEMEL_HTTP_BIT(GET), .path = "/p/{a}/{b}", .handle = handle},
         {.methods = SEMEL_HTTP_BIT(PUT), .path = "/s", .needs = 1, .body_max = BODY_MAX, .handle = handle},
         {.methods = SEMEL_HTTP_BIT(DELETE), .path = "/r/{rest*}", .handle = handle},
+        {.methods = SEMEL_HTTP_BIT(PATCH),
+         .path = "/{rest*}",
+         .body_max = BODY_MAX,
+         .handle = stream_handle,
+         .stream = &stream},
     };
     struct semel_http_settings settings;
     semel__http_settings_init(&settings);
@@ -196,6 +260,7 @@ static void init(struct run *run)
     settings.limits.requests = 20;
     settings.limits.held_bytes = BODY_MAX;
     *run = (struct run){.disturbed = false};
+    semel__buf_init(&run->streamed, BODY_MAX);
     for (size_t i = 0; i < settings.n_routes; i++)
         routes[i].ctx = run;
     MUST(semel__conn_env_init(&run->env, &settings, false, NULL) == SEMEL_OK);
@@ -230,6 +295,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     }
     semel__buf_done(&whole);
     semel__buf_done(&bytes);
+    semel__buf_done(&run.streamed);
     semel__conn_env_done(&run.env);
     return 0;
 }

@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gateway.c: the gateway of gateway.h: what may pass, what is passed on, and the two halves of a request.
+ *
+ * Invariants: a relay lives from the handler's call until both its halves, the client's exchange and the upstream's
+ * call, have ended; each half stops reading while the other's buffer is full; a header line that goes to either side
+ * was checked by the gate of the side that it came from, so it contains no line break.
+ */
+#include "gateway/gateway.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#define LINES_MAX ((size_t)128 << 10)
+#define TRUSTED_MAX 64
+
+struct network {
+    unsigned char address[16]; /* IPv4 as ::ffff:a.b.c.d */
+    unsigned base, bits;       /* base: 96 for IPv4, whose peers no network of IPv6 contains */
+};
+
+struct semel_gateway {
+    struct semel_http_listener *listener;
+    struct semel_upstream *upstream;
+    struct semel_http_route route;
+    struct network trusted[TRUSTED_MAX];
+    size_t n_trusted;
+    bool trusts_unix;
+    struct semel_gateway_counts counts;
+};
+
+/* One request on its way. */
+struct relay {
+    struct semel_gateway *gateway;
+    struct semel_http_exchange *x;    /* NULL: the client's half has ended */
+    struct semel_upstream_call *call; /* NULL: the upstream's half has ended */
+    bool begun;                       /* the head of the answer was sent */
+};
+
+/* ==== the target ================================================================================= */
+
+/* The byte that an escape at p stands for; -1: malformed. */
+static int unescape(const char *p, size_t n)
+{
+    int high = n > 2 ? semel__hex_value(p[1]) : -1;
+    int low = high >= 0 ? semel__hex_value(p[2]) : -1;
+    return low < 0 ? -1 : high << 4 | low;
+}
+
+/* A segment of the path. Fills *ret_dots with the number of its dots if there is nothing else in it. */
+static const char *segment_fault(struct semel_str segment, size_t *ret_dots)
+{
+    size_t dots = 0, others = 0;
+    for (size_t i = 0; i < segment.n; i++) {
+        int c = (unsigned char)segment.p[i];
+        if (c == '%') {
+            c = unescape(segment.p + i, segment.n - i);
+            if (c < 0)
+                return "the path has a malformed percent-escape";
+            if (c == '/' || c == '\\' || c == 0)
+                return "the path has an escaped slash, backslash or NUL";
+            i += 2;
+        } else if (c == '\\') {
+            return "the path has a backslash";
+        }
+        dots += c == '.';
+        others += c != '.';
+    }
+    *ret_dots = others == 0 ? dots : 0;
+    return NULL;
+}
+
+/* What is wrong with the target; NULL: nothing. */
+static const char *target_fault(struct semel_str target)
+{
+    const char *query = memchr(target.p, '?', target.n);
+    size_t n = query != NULL ? (size_t)(query - target.p) : target.n;
+    if (n == 0 || target.p[0] != '/')
+        return "the target must be a path";
+    for (size_t at = 1; at <= n;) {
+        const char *slash = memchr(target.p + at, '/', n - at);
+        size_t end = slash != NULL ? (size_t)(slash - target.p) : n, dots = 0;
+        if (end == at && end < n)
+            return "the path has an empty segment";
+        const char *fault = segment_fault((struct semel_str){target.p + at, end - at}, &dots);
+        if (fault != NULL)
+            return fault;
+        if (dots == 1 || dots == 2)
+            return "the path has a segment . or ..";
+        at = end + 1;
+    }
+    return NULL;
+}
+
+/* ==== headers ==================================================================================== */
+
+static bool is_one_of(struct semel_str name, const char *const *names)
+{
+    for (; *names != NULL; names++)
+        if (semel__same_word(name, *names))
+            return true;
+    return false;
+}
+
+/* Framing and what concerns one connection only. */
+static bool is_hop_by_hop(struct semel_str name)
+{
+    static const char *const names[] = {"connection",
+                                        "keep-alive",
+                                        "proxy-connection",
+                                        "proxy-authenticate",
+                                        "te",
+                                        "trailer",
+                                        "proxy-authorization",
+                                        "upgrade",
+                                        "transfer-encoding",
+                                        "http2-settings",
+                                        "content-length",
+                                        NULL};
+    return is_one_of(name, names);
+}
+
+static bool is_semel(struct semel_str name)
+{
+    return semel__begins_with(name, "semel-");
+}
+
+static bool is_forwarded(struct semel_str name)
+{
+    return semel__begins_with(name, "x-forwarded-") || semel__same_word(name, "forwarded") ||
+           semel__same_word(name, "x-real-ip");
+}
+
+/* Never goes upstream. */
+static bool is_dropped(struct semel_str name)
+{
+    static const char *const names[] = {"x-original-url", "x-rewrite-url", "expect", NULL};
+    return is_hop_by_hop(name) || is_semel(name) || is_one_of(name, names) || memchr(name.p, '_', name.n) != NULL;
+}
+
+/* The next word of a list with commas, without the blanks around it; false: there is none. */
+static bool next_word(struct semel_str *list, struct semel_str *ret)
+{
+    if (list->n == 0)
+        return false;
+    const char *comma = memchr(list->p, ',', list->n);
+    struct semel_str word = {list->p, comma != NULL ? (size_t)(comma - list->p) : list->n};
+    size_t used = word.n + (comma != NULL ? 1 : 0);
+    *list = (struct semel_str){list->p + used, list->n - used};
+    while (word.n > 0 && (word.p[0] == ' ' || word.p[0] == '\t'))
+        word = (struct semel_str){word.p + 1, word.n - 1};
+    while (word.n > 0 && (word.p[word.n - 1] == ' ' || word.p[word.n - 1] == '\t'))
+        word.n--;
+    *ret = word;
+    return true;
+}
+
+static bool same_name(struct semel_str a, struct semel_str b)
+{
+    if (a.n != b.n)
+        return false;
+    for (size_t i = 0; i < a.n; i++)
+        if (semel__lower(a.p[i]) != semel__lower(b.p[i]))
+            return false;
+    return true;
+}
+
+/* Does a Connection header among these name this header? */
+static bool named_by_connection(const struct semel_http_pair *headers, size_t n, struct semel_str name)
+{
+    struct semel_str word;
+    for (size_t i = 0; i < n; i++) {
+        struct semel_str list = headers[i].value;
+        if (!semel__same_word(headers[i].name, "connection"))
+            continue;
+        while (next_word(&list, &word))
+            if (same_name(word, name))
+                return true;
+    }
+    return false;
+}
+
+/* Is a header of the request against the rules? 0, 400 or 501. */
+static int headers_fault(const struct semel_http_request *req, const char **ret_why)
+{
+    static const char *const overrides[] = {"x-http-method-override", "x-http-method", "x-method-override", NULL};
+    for (size_t i = 0; i < req->n_headers; i++) {
+        struct semel_str name = req->headers[i].name;
+        *ret_why = "Upgrade is not supported";
+        if (semel__same_word(name, "upgrade"))
+            return 501;
+        *ret_why = "a header must not change the method";
+        if (is_one_of(name, overrides))
+            return 400;
+        *ret_why = "Connection must not name a header that is for the server behind us";
+        if (!is_hop_by_hop(name) && named_by_connection(req->headers, req->n_headers, name))
+            return 400;
+    }
+    return 0;
+}
+
+/* ==== whom we believe ============================================================================ */
+
+static bool parse_ip(const char *text, unsigned char out[16], unsigned *ret_bits)
+{
+    static const unsigned char mapped[12] = {[10] = 0xFF, [11] = 0xFF};
+    memcpy(out, mapped, sizeof(mapped));
+    *ret_bits = 96;
+    if (inet_pton(AF_INET, text, out + 12) == 1)
+        return true;
+    *ret_bits = 0;
+    return inet_pton(AF_INET6, text, out) == 1;
+}
+
+static semel_status parse_network(struct semel_gateway *gateway, const char *text, struct semel_error *err)
+{
+    char address[INET6_ADDRSTRLEN];
+    unsigned base = 0;
+    int64_t bits = -1;
+    if (strcmp(text, "unix") == 0) {
+        gateway->trusts_unix = true;
+        return SEMEL_OK;
+    }
+    const char *slash = strchr(text, '/');
+    size_t n = slash != NULL ? (size_t)(slash - text) : strlen(text);
+    struct network *network = &gateway->trusted[gateway->n_trusted];
+    bool good = gateway->n_trusted < TRUSTED_MAX && n < sizeof(address);
+    if (good) {
+        memcpy(address, text, n);
+        address[n] = '\0';
+        good = parse_ip(address, network->address, &base);
+    }
+    if (good && slash == NULL)
+        bits = 128 - (int64_t)base;
+    else if (good)
+        good = semel__str_int64(semel__str(slash + 1), &bits);
+    if (!good || bits < 0 || bits > 128 - (int64_t)base)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "trusted network \"%s\": must be one of at most %d such as 10.0.0.0/8 or ::1/128, or unix",
+                           text, TRUSTED_MAX);
+    network->base = base;
+    network->bits = base + (unsigned)bits;
+    gateway->n_trusted++;
+    return SEMEL_OK;
+}
+
+static bool in_network(const struct network *network, const unsigned char address[16])
+{
+    unsigned whole = network->bits / 8, rest = network->bits % 8;
+    if (memcmp(network->address, address, whole) != 0)
+        return false;
+    return rest == 0 || (network->address[whole] ^ address[whole]) >> (8 - rest) == 0;
+}
+
+/* The address of the peer without its port, and whether it is trusted. */
+static bool peer_of(const struct semel_gateway *gateway, struct semel_str remote, char out[INET6_ADDRSTRLEN])
+{
+    unsigned char address[16];
+    unsigned base;
+    size_t n = remote.n;
+    if (semel__str_eqz(remote, "unix")) {
+        snprintf(out, INET6_ADDRSTRLEN, "unix");
+        return gateway->trusts_unix;
+    }
+    while (n > 0 && remote.p[n - 1] != ':')
+        n--;
+    struct semel_str host = {remote.p, n > 0 ? n - 1 : 0};
+    if (host.n > 2 && host.p[0] == '[')
+        host = (struct semel_str){host.p + 1, host.n - 2};
+    snprintf(out, INET6_ADDRSTRLEN, "%.*s", (int)host.n, host.p);
+    if (!parse_ip(out, address, &base))
+        return false;
+    for (size_t i = 0; i < gateway->n_trusted; i++)
+        if (gateway->trusted[i].base == base && in_network(&gateway->trusted[i], address))
+            return true;
+    return false;
+}
+
+/* ==== the request ================================================================================ */
+
+static void put_line(struct semel_buf *lines, struct semel_str name, struct semel_str value)
+{
+    semel__buf_add(lines, name.p, name.n);
+    semel__buf_addz(lines, ": ");
+    semel__buf_add(lines, value.p, value.n);
+    semel__buf_addz(lines, "\r\n");
+}
+
+/* The peer's own are there already if it is trusted. */
+static void put_forwarded(struct semel_buf *lines, const struct semel_http_request *req, const char *peer, bool trusted)
+{
+    struct semel_str before = trusted ? semel__http_header(req, "x-forwarded-for") : (struct semel_str){NULL, 0};
+    if (before.n > 0)
+        semel__buf_addf(lines, "X-Forwarded-For: %.*s, %s\r\n", (int)before.n, before.p, peer);
+    else
+        semel__buf_addf(lines, "X-Forwarded-For: %s\r\n", peer);
+    if (!trusted || semel__http_header(req, "x-forwarded-proto").p == NULL)
+        semel__buf_addf(lines, "X-Forwarded-Proto: %s\r\n", req->secure ? "https" : "http");
+    if (!trusted || semel__http_header(req, "x-forwarded-host").p == NULL)
+        put_line(lines, SEMEL_STR("X-Forwarded-Host"), semel__http_header(req, "host"));
+}
+
+static void put_request_lines(const struct semel_gateway *gateway, struct semel_buf *lines,
+                              const struct semel_http_request *req)
+{
+    char peer[INET6_ADDRSTRLEN];
+    bool trusted = peer_of(gateway, req->remote, peer);
+    for (size_t i = 0; i < req->n_headers; i++) {
+        struct semel_str name = req->headers[i].name;
+        bool replaced = is_forwarded(name) && (!trusted || semel__same_word(name, "x-forwarded-for"));
+        if (!is_dropped(name) && !replaced)
+            put_line(lines, name, req->headers[i].value);
+    }
+    put_forwarded(lines, req, peer, trusted);
+    semel__buf_addz(lines, "Via: 1.1 semel\r\n");
+}
+
+/* ==== the two halves ============================================================================= */
+
+static void relay_free(struct relay *relay)
+{
+    if (relay->x == NULL && relay->call == NULL)
+        semel__free(relay);
+}
+
+/* The client's half has ended, by itself or by us. */
+static void client_ended(struct relay *relay, bool left)
+{
+    relay->x = NULL;
+    if (left)
+        atomic_fetch_add_explicit(&relay->gateway->counts.left, 1, memory_order_relaxed);
+    if (relay->call != NULL)
+        semel__upstream_cancel(relay->call);
+    relay->call = NULL;
+    relay_free(relay);
+}
+
+static void on_request_body(struct semel_http_exchange *x, struct semel_str piece)
+{
+    struct relay *relay = semel__http_kept(x);
+    if (relay->call != NULL && !semel__upstream_send(relay->call, piece))
+        semel__http_pull(x, false);
+}
+
+static void on_request_whole(struct semel_http_exchange *x)
+{
+    struct relay *relay = semel__http_kept(x);
+    if (relay->call != NULL)
+        semel__upstream_finish(relay->call);
+}
+
+static void on_client_drained(struct semel_http_exchange *x)
+{
+    struct relay *relay = semel__http_kept(x);
+    if (relay->call != NULL)
+        semel__upstream_pull(relay->call, true);
+}
+
+static void on_hung_up(struct semel_http_exchange *x)
+{
+    struct relay *relay = semel__http_kept(x);
+    semel__http_cut(x);
+    client_ended(relay, true);
+}
+
+static void on_gone(struct semel_http_exchange *x)
+{
+    client_ended(semel__http_kept(x), true);
+}
+
+static void on_answer_head(void *ctx, const struct semel_upstream_answer *answer)
+{
+    struct relay *relay = ctx;
+    for (size_t i = 0; i < answer->n_headers; i++) {
+        const struct semel_http_pair *pair = &answer->headers[i];
+        if (!is_hop_by_hop(pair->name) && !is_semel(pair->name) &&
+            !named_by_connection(answer->headers, answer->n_headers, pair->name))
+            semel__http_set_pair(relay->x, pair);
+    }
+    relay->begun = true;
+    semel__http_begin(relay->x, answer->status, answer->length);
+}
+
+static void on_answer_body(void *ctx, struct semel_str piece)
+{
+    struct relay *relay = ctx;
+    if (!semel__http_send(relay->x, piece))
+        semel__upstream_pull(relay->call, false);
+}
+
+static void on_upstream_drained(void *ctx)
+{
+    struct relay *relay = ctx;
+    semel__http_pull(relay->x, true);
+}
+
+static void refuse_failed(struct semel_http_exchange *x, const struct semel_upstream_end *end)
+{
+    bool late = end->cause == SEMEL_UPSTREAM_CONNECT_TIMEOUT || end->cause == SEMEL_UPSTREAM_SEND_TIMEOUT ||
+                end->cause == SEMEL_UPSTREAM_TIMEOUT;
+    semel__http_refuse(x, late ? 504 : 502, "no answer from the server behind the gateway: %s (%s)",
+                       semel__upstream_cause_text(end->cause), semel__upstream_cause_name(end->cause));
+}
+
+static void on_done(void *ctx, const struct semel_upstream_end *end)
+{
+    struct relay *relay = ctx;
+    struct semel_gateway_counts *counts = &relay->gateway->counts;
+    struct semel_http_exchange *x = relay->x;
+    relay->x = NULL;
+    relay->call = NULL;
+    if (end->fate == SEMEL_UPSTREAM_ANSWERED) {
+        atomic_fetch_add_explicit(&counts->answered, 1, memory_order_relaxed);
+        semel__http_end(x);
+    } else {
+        atomic_fetch_add_explicit(&counts->failed, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&counts->causes[end->cause], 1, memory_order_relaxed);
+        if (relay->begun)
+            semel__http_cut(x);
+        else
+            refuse_failed(x, end);
+    }
+    relay_free(relay);
+}
+
+static const struct semel_http_stream client_events = {on_request_body, on_request_whole, on_client_drained, on_hung_up,
+                                                       on_gone};
+static const struct semel_upstream_events upstream_events = {on_answer_head, on_answer_body, on_upstream_drained,
+                                                             on_done};
+
+/* Starts the call. false: no memory. */
+static bool pass_on(struct semel_gateway *gateway, struct semel_http_exchange *x)
+{
+    const struct semel_http_request *req = semel__http_request(x);
+    struct relay *relay = semel__calloc(1, sizeof(*relay));
+    struct semel_buf lines;
+    semel__buf_init(&lines, LINES_MAX);
+    put_request_lines(gateway, &lines, req);
+    struct semel_upstream_request request = {.method = req->method,
+                                             .target = req->target,
+                                             .lines = semel__buf_str(&lines),
+                                             .length = req->length};
+    bool started = relay != NULL && !lines.failed;
+    if (started) {
+        *relay = (struct relay){.gateway = gateway, .x = x};
+        started = semel__upstream_start(gateway->upstream, &request, &upstream_events, relay, &relay->call, NULL) ==
+                  SEMEL_OK;
+    }
+    semel__buf_done(&lines);
+    if (!started) {
+        semel__free(relay);
+        return false;
+    }
+    semel__http_keep(x, relay);
+    if (req->length != 0)
+        semel__http_pull(x, true);
+    return true;
+}
+
+static void handle(void *ctx, struct semel_http_exchange *x)
+{
+    struct semel_gateway *gateway = ctx;
+    const struct semel_http_request *req = semel__http_request(x);
+    const char *why = target_fault(req->target);
+    int status = why != NULL ? 400 : headers_fault(req, &why);
+    if (status != 0) {
+        atomic_fetch_add_explicit(&gateway->counts.refused, 1, memory_order_relaxed);
+        semel__http_refuse(x, status, "%s", why);
+    } else if (!pass_on(gateway, x)) {
+        semel__http_refuse(x, 503, "there is no memory for the request");
+    }
+}
+
+/* ==== opening ==================================================================================== */
+
+void semel__gateway_settings_init(struct semel_gateway_settings *settings)
+{
+    struct semel_http_settings http;
+    semel__http_settings_init(&http);
+    *settings = (struct semel_gateway_settings){.limits = http.limits};
+    settings->limits.connections = 4096;
+    semel__upstream_settings_init(&settings->upstream);
+}
+
+static semel_status open_listener(struct semel_gateway *gateway, struct semel_http *http,
+                                  const struct semel_gateway_settings *settings, struct semel_error *err)
+{
+    struct semel_http_settings listen;
+    semel__http_settings_init(&listen);
+    gateway->route = (struct semel_http_route){
+        .methods = SEMEL_HTTP_BIT(GET) | SEMEL_HTTP_BIT(POST) | SEMEL_HTTP_BIT(PUT) | SEMEL_HTTP_BIT(PATCH) |
+                   SEMEL_HTTP_BIT(DELETE) | SEMEL_HTTP_BIT(OPTIONS),
+        .path = "/{rest*}",
+        .body_max = SIZE_MAX,
+        .handle = handle,
+        .ctx = gateway,
+        .stream = &client_events,
+    };
+    listen.address = settings->listen;
+    listen.plain = settings->plain;
+    listen.cert_file = settings->cert_file;
+    listen.key_file = settings->key_file;
+    listen.client_ca_file = settings->client_ca_file;
+    listen.any_host = true;
+    listen.routes = &gateway->route;
+    listen.n_routes = 1;
+    listen.limits = settings->limits;
+    return semel__http_listen(http, &listen, &gateway->listener, err);
+}
+
+semel_status semel__gateway_open(struct semel_gateway **ret, struct semel_http *http,
+                                 const struct semel_gateway_settings *settings, struct semel_error *err)
+{
+    struct semel_gateway *gateway = semel__calloc(1, sizeof(*gateway));
+    if (gateway == NULL)
+        return semel__fail_memory(err);
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; i < settings->n_trusted && status == SEMEL_OK; i++)
+        status = parse_network(gateway, settings->trusted[i], err);
+    if (status == SEMEL_OK)
+        status = semel__upstream_new(&gateway->upstream, http, &settings->upstream, err);
+    if (status == SEMEL_OK)
+        status = open_listener(gateway, http, settings, err);
+    *ret = gateway; /* also after a failure: the loop may know its upstream */
+    return status;
+}
+
+unsigned semel__gateway_port(const struct semel_gateway *gateway)
+{
+    return semel__http_port(gateway->listener);
+}
+
+const struct semel_gateway_counts *semel__gateway_counts(const struct semel_gateway *gateway)
+{
+    return &gateway->counts;
+}
+
+void semel__gateway_close(struct semel_gateway *gateway)
+{
+    if (gateway == NULL)
+        return;
+    semel__upstream_free(gateway->upstream);
+    semel__free(gateway);
+}
