@@ -33,8 +33,8 @@ LOOK_S, GOAL = 0.05, 0.97
 
 # The planner knows nothing of a new database. Autovacuum would tell it after a minute, in the middle of some run.
 ENOUGH = 500
-ANALYZE = """DO $$ BEGIN IF to_regclass('semel.inbox') IS NOT NULL THEN ANALYZE semel.inbox; END IF; END $$;
-SELECT coalesce((SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass('semel.inbox')), 0);"""
+ANALYZE = """DO $$ BEGIN IF to_regclass('semel.record') IS NOT NULL THEN ANALYZE semel.record; END IF; END $$;
+SELECT coalesce((SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass('semel.record')), 0);"""
 
 
 def high_water_mb(pid):

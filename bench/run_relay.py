@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """From the outbox to Kafka: the relay of `semel run` against relays that people write (relay.c).
 
-    bench/run --only relay-kafka [--relay-events N] [--relay-rounds N] [--relay-backlog N]
+    bench/run --only relay-kafka [--relay-events N] [--relay-rounds N] [--relay-backlog N] [--relay-cases NAME,...]
+                                 [--relay-seconds N] [--relay-idle N]
 
 bench/run starts the database's server and calls this. 10,000 aggregates, payloads of 200 bytes, a topic with 12
 partitions per case. In turn and several times over, each on a new database and a new topic:
@@ -16,8 +17,9 @@ partitions per case. In turn and several times over, each on a new database and 
   polling-held      the same while a transaction that has put one event stays open
 
 The rate is that at which the topic grows, over the last nine tenths (relay.c). A result is the median of the rounds, a
-ratio the median of the ratios within a round. Then 1,000 events per second are put, one per transaction: the time from
-commit to consumer, and the processor's time that the relay takes for it.
+ratio the median of the ratios within a round. CPU US is the processor's time of `semel run` per event, from its start
+on. Then 1,000 events per second are put, one per transaction, by four connections: the time from commit to consumer,
+and the processor's time that the relay takes for it, and while there is nothing to do.
 """
 import argparse
 import json
@@ -32,7 +34,7 @@ import time
 
 from run_kafka import Database, Failed, Kafka, PARTITIONS, Skip, free_port, machine, ratio, wait_for
 
-AGGREGATES, HOT, SHARE, LATENCY_S, COMMITS = 10000, 10, 5, 10, 200
+AGGREGATES, HOT, SHARE, WARM_S, COMMITS = 10000, 10, 5, 3, 200
 PLAIN = """CREATE TABLE plain_outbox (id uuid NOT NULL, aggregatetype text NOT NULL, aggregateid text NOT NULL,
 type text NOT NULL, payload bytea, seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, published_at timestamptz);
 CREATE INDEX ON plain_outbox (seq) WHERE published_at IS NULL;"""
@@ -76,16 +78,35 @@ class Relay:
 class Bench:
     def __init__(self, options, kafka, tmp):
         self.options, self.kafka, self.tmp, self.made, self.memory_mb = options, kafka, tmp, 0, 0
+        self.templates, self.cpu_us = {}, {}
 
     def tool(self, *args):
         return [self.options.bin / "relay", *map(str, args)]
 
-    def place(self):
-        """A new database and a new topic."""
+    def migrate(self, database):
+        subprocess.run([self.options.semel, "migrate", "--store", database.url], check=True, capture_output=True)
+
+    def template(self, table, events, aggregates=AGGREGATES):
+        """A database with so many events, which is filled once; each round gets a copy."""
+        key = (table, events, aggregates)
+        if key not in self.templates:
+            made = Database(self.options.psql, self.options.url, f"full_{len(self.templates)}").__enter__()
+            if table == "plain_outbox":
+                made.sql(PLAIN)
+            else:
+                self.migrate(made)
+            if events > 0:
+                made.sql(FILL.format(table=table, aggregates=aggregates, events=events))
+            self.templates[key] = made.name
+        return self.templates[key]
+
+    def place(self, *filled):
+        """A new database, a copy of that template, and a new topic."""
         self.made += 1
         topic = f"bench-{self.made}"
         subprocess.run(self.tool("topic", self.kafka.address, topic, PARTITIONS), check=True)
-        return Database(self.options.psql, self.options.url, f"relay_{self.made}"), topic
+        template = self.template(*filled) if filled else "template1"
+        return Database(self.options.psql, self.options.url, f"relay_{self.made}", template), topic
 
     def watch(self, topic, events, process):
         done = subprocess.run(self.tool("watch", self.kafka.address, topic, PARTITIONS, events), capture_output=True,
@@ -96,9 +117,8 @@ class Bench:
 
     def handwritten(self, how="update", limit=100, share=SHARE):
         events = max(self.options.events // share, 1000)
-        database, topic = self.place()
+        database, topic = self.place("plain_outbox", events)
         with database:
-            database.sql(PLAIN + FILL.format(table="plain_outbox", aggregates=AGGREGATES, events=events))
             process = subprocess.Popen(self.tool(how, limit, self.kafka.address, topic, database.url, events))
             rate = self.watch(topic, events, process)
             if process.wait(60) != 0:
@@ -109,21 +129,22 @@ class Bench:
         return self.handwritten("delete", 1000, 1)
 
     def polling(self, aggregates=AGGREGATES, behind=0, held=False):
-        database, topic = self.place()
+        events = self.options.events + behind
+        database, topic = self.place("semel.outbox", 0 if held else events, aggregates)
         with database:
-            subprocess.run([self.options.semel, "migrate", "--store", database.url], check=True, capture_output=True)
             holder = None
             if held:
                 holder = subprocess.Popen([self.options.psql, "-XAtq", "-d", database.url], stdin=subprocess.PIPE,
-                                          text=True)
+                                          stdout=subprocess.DEVNULL, text=True)
                 holder.stdin.write("BEGIN; SELECT semel.outbox_put('order', 'held', 'e', '1');\n")
                 holder.stdin.flush()
                 idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction';"
                 wait_for(lambda: database.ask(idle) > 0, "the transaction is open")
-            database.sql(FILL.format(table="semel.outbox", aggregates=aggregates, events=self.options.events + behind))
+                database.sql(FILL.format(table="semel.outbox", aggregates=aggregates, events=events))
             with Relay(self, database, topic) as relay:
                 rate = self.watch(topic, self.options.events, relay.process)
                 self.memory_mb = max(self.memory_mb, relay.memory_mb())
+                self.cpu_us.setdefault(None, []).append(relay.cpu_s() * 1e6 / self.options.events)
             if holder is not None:
                 holder.stdin.close()
                 holder.wait()
@@ -133,31 +154,31 @@ class Bench:
         cases = {"handwritten": self.handwritten, "handwritten-1000": self.handwritten_1000, "polling": self.polling,
                  "polling-backlog": lambda: self.polling(behind=self.options.backlog),
                  "polling-hot": lambda: self.polling(HOT), "polling-held": lambda: self.polling(held=True)}
-        rates = {name: [] for name in cases}
+        rates = {name: [] for name in cases if not self.options.cases or name in self.options.cases.split(",")}
         for round in range(1, self.options.rounds + 1):
-            for name, case in cases.items():
+            for name in rates:
                 print(f"round {round} of {self.options.rounds}: {name}", end="", file=sys.stderr, flush=True)
-                rates[name].append(case())
+                rates[name].append(cases[name]())
                 print(f"  {rates[name][-1]:.0f} per s", file=sys.stderr)
+                self.cpu_us.setdefault(name, []).extend(self.cpu_us.pop(None, []))
         return rates
 
     def latency(self):
-        database, topic = self.place()
+        database, topic = self.place("semel.outbox", 0)
         with database:
-            subprocess.run([self.options.semel, "migrate", "--store", database.url], check=True, capture_output=True)
             with Relay(self, database, topic) as relay:
-                time.sleep(3)
+                time.sleep(WARM_S)
                 before, since = relay.cpu_s(), time.monotonic()
-                time.sleep(5)
+                time.sleep(self.options.idle)
                 idle = (relay.cpu_s() - before) / (time.monotonic() - since)
                 before, since = relay.cpu_s(), time.monotonic()
                 done = subprocess.run(
-                    self.tool("latency", self.kafka.address, topic, PARTITIONS, database.url, LATENCY_S),
+                    self.tool("latency", self.kafka.address, topic, PARTITIONS, database.url, self.options.seconds),
                     capture_output=True, text=True, check=True, timeout=300)
                 busy = (relay.cpu_s() - before) / (time.monotonic() - since)
-        p50, p99 = map(float, done.stdout.split())
-        return {"per_s": 1000, "p50_ms": p50, "p99_ms": p99, "cpu_percent": round(100 * busy, 1),
-                "idle_cpu_percent": round(100 * idle, 2)}
+        per_s, p50, p99, put_p50, put_p99 = map(float, done.stdout.split())
+        return {"per_s": per_s, "p50_ms": p50, "p99_ms": p99, "from_put_p50_ms": put_p50, "from_put_p99_ms": put_p99,
+                "cpu_percent": round(100 * busy, 1), "idle_cpu_percent": round(100 * idle, 2)}
 
     def commit_us(self):
         database, _ = self.place()
@@ -174,33 +195,48 @@ def measure(options):
     try:
         with tempfile.TemporaryDirectory(prefix="semel-bench-") as tmp:
             bench = Bench(options, kafka, pathlib.Path(tmp))
-            commit_us, rates, latency = bench.commit_us(), bench.rates(), bench.latency()
+            commits_us = [bench.commit_us()]
+            rates = bench.rates()
+            latency = bench.latency() if options.seconds > 0 else None
+            commits_us.append(bench.commit_us())
             load.append(os.getloadavg()[0])
     finally:
         kafka.done()
     cases = [{"name": name, "per_s": round(statistics.median(got), 1), "lowest_per_s": round(min(got), 1),
-              "highest_per_s": round(max(got), 1), "ratio": ratio(rates, name, "handwritten")}
+              "highest_per_s": round(max(got), 1), "ratio": known_ratio(rates, name, "handwritten"),
+              "relay_cpu_us": round(statistics.median(bench.cpu_us[name]), 2) if bench.cpu_us.get(name) else None}
              for name, got in rates.items()]
-    return {"bench": "relay-kafka", "commit_us": round(commit_us, 1), "events": options.events,
+    return {"bench": "relay-kafka", "commit_us": [round(us, 1) for us in commits_us], "events": options.events,
             "rounds": options.rounds, "backlog": options.backlog, "payload_bytes": 200, "aggregates": AGGREGATES,
             "partitions": PARTITIONS,
             "baseline": "handwritten", "machine": {**machine(), "load_before": load[0], "load_after": load[1]},
             "cases": cases, "rss_anon_mb": round(bench.memory_mb, 1), "latency": latency,
-            "ratios": [{"case": a, "by": b, "is": ratio(rates, a, b), "at_least": least} for a, b, least in AT_LEAST]}
+            "ratios": [{"case": a, "by": b, "is": known_ratio(rates, a, b), "at_least": least}
+                       for a, b, least in AT_LEAST if a in rates and b in rates]}
+
+
+def known_ratio(rates, a, b):
+    return ratio(rates, a, b) if b in rates else None
 
 
 def show(found):
-    print(f"{'CASE':18} {'PER S':>8} {'LOWEST':>8} {'HIGHEST':>8} {'RATIO':>6}")
+    def cell(value, form):
+        return "-" if value is None else format(value, form)
+    print(f"{'CASE':18} {'PER S':>8} {'LOWEST':>8} {'HIGHEST':>8} {'RATIO':>6} {'CPU US':>7}")
     for case in found["cases"]:
         print(f"{case['name']:18} {case['per_s']:8.0f} {case['lowest_per_s']:8.0f} {case['highest_per_s']:8.0f} "
-              f"{case['ratio']:6.2f}")
+              f"{cell(case['ratio'], '.2f'):>6} {cell(case['relay_cpu_us'], '.1f'):>7}")
     print()
     for one in found["ratios"]:
         print(f"{one['case'] + ' / ' + one['by']:40} {one['is']:6.2f}  (at least {one['at_least']})")
     one = found["latency"]
-    print(f"at {one['per_s']} events per s: p50 {one['p50_ms']:.1f} ms, p99 {one['p99_ms']:.1f} ms from commit to "
-          f"consumer, {one['cpu_percent']:.1f} % of a core; idle {one['idle_cpu_percent']:.2f} %")
-    print(f"at most {found['rss_anon_mb']:.1f} MB of anonymous memory; a commit takes {found['commit_us']:.0f} us here")
+    if one is not None:
+        print(f"at {one['per_s']:.0f} events per s: p50 {one['p50_ms']:.1f} ms, p99 {one['p99_ms']:.1f} ms from commit "
+              f"to consumer (from before the put: {one['from_put_p50_ms']:.1f}, {one['from_put_p99_ms']:.1f}), "
+              f"{one['cpu_percent']:.1f} % of a core; idle {one['idle_cpu_percent']:.2f} %")
+    print(f"at most {found['rss_anon_mb']:.1f} MB of anonymous memory; a commit takes "
+          f"{found['commit_us'][0]:.0f} us before and {found['commit_us'][1]:.0f} us after the run; load "
+          f"{found['machine']['load_before']:.1f} before, {found['machine']['load_after']:.1f} after")
 
 
 def main():
@@ -212,6 +248,9 @@ def main():
     parser.add_argument("--events", type=int, default=300000)
     parser.add_argument("--backlog", type=int, default=2000000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", default="", help="only these, by commas")
+    parser.add_argument("--seconds", type=int, default=20, help="of the latency; 0: it is left out")
+    parser.add_argument("--idle", type=int, default=20, help="seconds over which an idle relay is watched")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -15,6 +15,9 @@ A file has blocks. Lines that begin with "--" and are no header are comments.
     -- operator: position_set     what a role that only reads the tables runs instead of the statement of that name
     -- fragment: aged(before)     text that others use as {aged(:before)}; in it {before} is the argument
 
+A word that begins with @ stands for names of a mapped table, and is put in at run time (store/records_mapped.c); the
+statement is a template then, and is marked `maps`.
+
 A parameter is :name, and sql/statements/names gives each name its kind. PostgreSQL reads the items from `:rows AS b`:
 b.name is the item's value, b.n its number from 1. `rows: arrays` (the default) unnests an array per column. `pairs`
 adds a single value per column, for a column that is the same in all items; the columns that are named behind the word
@@ -26,7 +29,7 @@ import re
 import sys
 
 KINDS = {"text": "text", "key": "text", "status": "text", "class": "text", "bytes": "bytea", "fingerprint": "bytea",
-         "int": "bigint", "time": "timestamptz", "bool": "boolean"}
+         "id": "bytea", "int": "bigint", "time": "timestamptz", "bool": "boolean"}
 SYMBOLS = {"postgres": "semel__pg_statements", "sqlite": "semel__sqlite_statements"}
 BLOCK = re.compile(r"^-- (name|operator|fragment): (\w+)(?:\((\w+)\))?$", re.MULTILINE)
 HEADER = re.compile(r"^-- (gives|rows|table|none|only): (.+)$", re.MULTILINE)
@@ -188,6 +191,8 @@ class Statement:
             out.append(f".gives = (const uint16_t[]){{{gives}}}, .n_gives = {len(self.gives)}")
         if self.headers.get("rows") == "none":
             out.append(".alone = true")
+        if "@" in self.text:
+            out.append(".maps = true")
         if shaped:
             out.append(f".shaped = (const uint16_t[]){{{shaped}}}, .n_shaped = {len(self.shaped)}, "
                        f".n_always = {len(self.always)}, .alias = \"{self.alias}\"")

@@ -26,11 +26,11 @@ import common  # noqa: E402
 
 # What is counted: (the limit, which rises only with a new capability, and the goal, set before the relay was there).
 LIMITS = {
-    "lines of the product": (72300, 55500),
-    "lines with demo and bench": (79200, 62000),
-    "lines of the PostgreSQL driver": (3400, 3400),
+    "lines of the product": (79300, 55500),
+    "lines with demo and bench": (86200, 62000),
+    "lines of the PostgreSQL driver": (3520, 3400),
     "lines of the SQLite driver": (1400, 1400),
-    "lines of port and records": (4940, 2500),
+    "lines of port and records": (6360, 2500),
     "functions used by siblings only": (150, 150),
     "functions used by their own room only": (550, 550),
     "functions exported for nobody": (0, 0),

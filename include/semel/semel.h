@@ -266,8 +266,8 @@ SEMEL_API semel_status semel_inbox_take(struct semel *s, const char *consumer, s
 SEMEL_API semel_status semel_inbox_put(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
                                        struct semel_error *err);
 
-/* Housekeeping for all consumers, in bounded steps: ends expired leases, decides gaps that timed out, raises watermarks
- * and purges. ret_n (may be NULL): how many rows were touched. Call it about every second. */
+/* Housekeeping for all consumers and idempotency keys, in bounded steps: ends expired leases, decides gaps that timed
+ * out, raises watermarks and purges. ret_n (may be NULL): how many rows were touched. Call it about every second. */
 SEMEL_API semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, struct semel_error *err);
 
 #define SEMEL_STEP_KEY_SIZE 65
@@ -304,6 +304,52 @@ SEMEL_API enum semel_forward semel_machine_move(const struct semel_machine *mach
 /* Puts an event into the outbox; it leaves only if the transaction commits. Works inside a handler too. */
 SEMEL_API semel_status semel_outbox_put(struct semel *s, const struct semel_event *event,
                                         char ret_id[SEMEL_EVENT_ID_SIZE], struct semel_error *err);
+
+/* ---- idempotency keys ---------------------------------------------------------------------------- */
+
+/* A request that has a key; docs/idempotency.md has the rules. `scope` and `key` must be given. */
+struct semel_key_request {
+    size_t size;
+    struct semel_str scope;       /* the caller, as you have authenticated them */
+    struct semel_str key;         /* 8 to 255 characters of printable ASCII */
+    struct semel_str fingerprint; /* of the request, at most 63 bytes; not given: not compared */
+    struct semel_str traceparent;
+    int64_t answer_ms, keep_ms; /* how long answer and key are kept after completion: a day, and 30 days */
+};
+SEMEL_API void semel_key_request_init(struct semel_key_request *request);
+
+struct semel_key_verdict {
+    size_t size;
+    enum semel_key_act act;
+    struct semel_str why;     /* new, retry; completed, no_body; running; fingerprint; the cause of SEMEL_KEY_UNKNOWN */
+    int64_t token;            /* SEMEL_KEY_RUN: end it by this; SEMEL_NONE */
+    int status;               /* SEMEL_KEY_REPLAY: the answer, from here on */
+    struct semel_str headers; /* the text of a JSON array of pairs */
+    struct semel_str body;    /* not given: it is not kept (any more) */
+    bool key_is_time;         /* the key is a time and nothing else: warn whoever makes such keys */
+};
+SEMEL_API void semel_key_verdict_init(struct semel_key_verdict *verdict);
+
+SEMEL_API const char *semel_key_act_name(enum semel_key_act act);
+
+/* In your transaction, with the effect: begin, write, finish, commit, then send the answer. A begin that is neither
+ * finished nor failed cannot commit. Never waits for another transaction (SQLite: for its one writer). */
+SEMEL_API semel_status semel_key_begin(struct semel *s, const struct semel_key_request *request,
+                                       struct semel_key_verdict *ret, struct semel_error *err);
+/* For effects outside: claims the key for lease_ms and commits that. Joined: nothing may run before your commit. */
+SEMEL_API semel_status semel_key_claim(struct semel *s, const struct semel_key_request *request,
+                                       enum semel_key_effect effect, int64_t lease_ms, struct semel_key_verdict *ret,
+                                       struct semel_error *err);
+/* FENCED: the token is not its key's any more; stop. */
+SEMEL_API semel_status semel_key_renew(struct semel *s, int64_t token, int64_t lease_ms, struct semel_error *err);
+/* Stores the answer: status 200 to 599, headers as the text of a JSON array of pairs, a body of at most 64 MiB (not
+ * given: not kept). FENCED: refused, and where the effect is in your transaction (begun, or claimed SEMEL_KEY_ATOMIC)
+ * that cannot commit any more: ROLLBACK. */
+SEMEL_API semel_status semel_key_finish(struct semel *s, int64_t token, int status_code, struct semel_str headers,
+                                        struct semel_str body, struct semel_error *err);
+/* SEMEL_KEY_END_RELEASED: nothing was done, the key is free. SEMEL_KEY_END_UNKNOWN, and why. FENCED as for renew. */
+SEMEL_API semel_status semel_key_fail(struct semel *s, int64_t token, enum semel_key_end how, struct semel_str cause,
+                                      struct semel_error *err);
 
 #ifdef __cplusplus
 }

@@ -158,6 +158,37 @@ enum semel_row_status {
         SEMEL_STATE_COUNT
 };
 
+/* What to do with a request by its idempotency key. */
+#define SEMEL_KEY_ACT_MAP(X) \
+    X(RUN, "run")            \
+    X(REPLAY, "replay")      \
+    X(BUSY, "busy")          \
+    X(MISMATCH, "mismatch")  \
+    X(UNKNOWN, "unknown")
+
+enum semel_key_act {
+    SEMEL_KEY_UNSET,
+#define X(name, text) SEMEL_KEY_##name,
+    SEMEL_KEY_ACT_MAP(X)
+#undef X
+};
+
+/* What becomes of a key: it has its answer; nothing was done, and it is free; nobody knows. */
+#define SEMEL_KEY_END_MAP(X)  \
+    X(COMPLETED, "completed") \
+    X(RELEASED, "released")   \
+    X(UNKNOWN, "unknown")
+
+enum semel_key_end {
+#define X(name, text) SEMEL_KEY_END_##name,
+    SEMEL_KEY_END_MAP(X)
+#undef X
+};
+
+/* Where the effect of a request is, which decides what an expired lease means: in the transaction that finishes the
+ * key (it runs again: the late one cannot commit); outside (unknown); outside, and safe to repeat under the key. */
+enum semel_key_effect { SEMEL_KEY_ATOMIC, SEMEL_KEY_OUTSIDE, SEMEL_KEY_KEYED };
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,8 +29,9 @@ CREATE TABLE semel.outbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
 -- Whole events that cannot go now. Only the first event of an aggregate has a due time; it is looked for by that.
+-- Events of a mapped table (outbox_mapped) stand here under a number that Semel draws, in the order of their places.
 CREATE TABLE semel.outbox_aside (
-    id            uuid NOT NULL,                            -- not unique: it may have been put again meanwhile
+    id            text COLLATE "C" NOT NULL,                -- not unique: it may have been put again meanwhile
     aggregatetype text COLLATE "C" NOT NULL,
     aggregateid   text COLLATE "C" NOT NULL,
     type          text COLLATE "C" NOT NULL,
@@ -39,7 +40,7 @@ CREATE TABLE semel.outbox_aside (
     shard         smallint NOT NULL,
     headers       text NOT NULL,
     destination   text,
-    created_at    timestamptz NOT NULL,
+    created_at    timestamptz,                              -- NULL: a mapped table without such a column
     traceparent   text,
     status        text NOT NULL CHECK (status IN ('waiting', 'publishing', 'failed', 'dead')),
     attempts      integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),     -- committed starts
@@ -48,6 +49,7 @@ CREATE TABLE semel.outbox_aside (
     alone         boolean NOT NULL DEFAULT false,           -- it may have killed its relay: sent by itself
     relay         bigint,                                   -- publishing: the token of the relay that does it
     updated_at    timestamptz NOT NULL,
+    place         text COLLATE "C",                         -- of a mapped table: the value of the column that orders
     PRIMARY KEY (shard, seq)
 );
 CREATE INDEX outbox_aside_id ON semel.outbox_aside (id);
@@ -57,7 +59,7 @@ CREATE INDEX outbox_aside_held ON semel.outbox_aside (status, seq) WHERE status 
 
 -- Confirmed events, where the relay keeps them.
 CREATE TABLE semel.outbox_sent (
-    id            uuid NOT NULL,
+    id            text COLLATE "C" NOT NULL,
     aggregatetype text COLLATE "C" NOT NULL,
     aggregateid   text COLLATE "C" NOT NULL,
     type          text COLLATE "C" NOT NULL,
@@ -73,27 +75,37 @@ CREATE TABLE semel.outbox_sent (
 CREATE INDEX outbox_sent_id ON semel.outbox_sent (id);
 CREATE INDEX outbox_sent_at ON semel.outbox_sent (sent_at);
 
+-- Tables of the user's that are relayed in place of `outbox`. Each has a shard of its own, a multiple of 64.
+CREATE TABLE semel.outbox_mapped (
+    shard    smallint PRIMARY KEY CHECK (shard >= 64 AND shard % 64 = 0),
+    relation text COLLATE "C" NOT NULL UNIQUE,              -- schema and table, quoted
+    places   text COLLATE "C" NOT NULL,                     -- the column that orders and its type: outbox_aside.place
+    drawn    bigint NOT NULL                                -- the last number that was given to an event aside
+);
+
 -- The relays that are alive. A relay whose lease has run out is deleted by any other one.
 CREATE TABLE semel.relay (
     token        bigint PRIMARY KEY CHECK (token > 0),
     owner        text NOT NULL,
     destinations text NOT NULL,                             -- digest of its settings: relays that differ never share
     started_at   timestamptz NOT NULL,
-    lease_until  timestamptz NOT NULL
+    lease_until  timestamptz NOT NULL,
+    first_shard  smallint NOT NULL,                         -- of those that it shares: 0, or that of a mapped table
+    down         text                                       -- a destination that takes nothing, and why; NULL: none
 );
 
 -- Who publishes which shard; rewritten only at a hand-over.
 CREATE TABLE semel.outbox_shard (
-    shard  smallint PRIMARY KEY CHECK (shard BETWEEN 0 AND 63),
+    shard  smallint PRIMARY KEY CHECK (shard BETWEEN 0 AND 63 OR shard > 0 AND shard % 64 = 0),
     relay  bigint,                                          -- a token; NULL: nobody
     losses integer NOT NULL DEFAULT 0                       -- relays that died with it, without progress in between
 );
 INSERT INTO semel.outbox_shard (shard) SELECT s FROM generate_series(0, 63) AS s;
 
 CREATE VIEW semel.outbox_event AS
-    SELECT 'created' AS status, id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers,
-           payload, traceparent, 0 AS attempts, NULL::timestamptz AS due_at, NULL::text AS error_text,
-           NULL::timestamptz AS sent_at
+    SELECT 'created' AS status, id::text COLLATE "C" AS id, aggregatetype, aggregateid, type, seq, shard, destination,
+           created_at, headers, payload, traceparent, 0 AS attempts, NULL::timestamptz AS due_at,
+           NULL::text AS error_text, NULL::timestamptz AS sent_at
     FROM semel.outbox
     UNION ALL
     SELECT status, id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers, payload,

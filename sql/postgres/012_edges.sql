@@ -13,7 +13,7 @@ DROP TRIGGER IF EXISTS consumer_written ON semel.consumer;
 ALTER TABLE semel.consumer DROP COLUMN IF EXISTS policy;
 DROP TRIGGER IF EXISTS begun_has_its_end ON semel.held;
 DROP TRIGGER IF EXISTS begun_has_its_end ON semel.begun;
-DROP TRIGGER IF EXISTS begun_has_its_end ON semel.inbox;
+DROP TRIGGER IF EXISTS begun_has_its_end ON semel.record;
 DROP TRIGGER IF EXISTS timeline_is_noted ON semel.timeline;
 
 DO $$
@@ -50,7 +50,7 @@ DROP SEQUENCE IF EXISTS semel.token;
 -- Sequences do not follow their tables through a dump of data, a logical switchover or a blue/green deployment.
 -- semel._sequences notices and moves them past what is stored; this index tells at next to no cost whether there is a
 -- row beyond the sequence, and this table what was noticed.
-CREATE INDEX inbox_arrival ON semel.inbox USING brin (arrival) WITH (autosummarize = on);
+CREATE INDEX inbox_arrival ON semel.record USING brin (arrival) WITH (autosummarize = on);
 
 CREATE TABLE semel.restart (
     noticed_at timestamptz PRIMARY KEY,
@@ -79,68 +79,17 @@ CREATE TABLE semel.business_want (
 
 CREATE INDEX business_want_message ON semel.business_want (consumer, source, message_id);
 
--- Keys were taken by an arrival before: those of messages that never started become wishes. And a key does not expire
--- while its holder is unfinished.
-INSERT INTO semel.business_want (consumer, business_key, source, message_id)
-SELECT b.consumer, b.business_key, b.source, b.message_id
-FROM semel.business_key AS b JOIN semel.inbox AS i USING (consumer, source, message_id)
-WHERE i.attempts = 0 AND i.status IN ('waiting', 'quarantined', 'dead', 'failed');
-DELETE FROM semel.business_key AS b USING semel.business_want AS w
-WHERE w.consumer = b.consumer AND w.business_key = b.business_key;
-UPDATE semel.business_key AS b SET expires_at = NULL FROM semel.inbox AS i
-WHERE b.expires_at IS NOT NULL AND i.consumer = b.consumer AND i.source = b.source AND i.message_id = b.message_id
-  AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead');
-
 -- ---- settings under stored rows -----------------------------------------------------------------------------------
 
 -- Which route's file set the consumer last, on which machine and when; NULL: none did, or a person has set it since.
 ALTER TABLE semel.consumer ADD COLUMN set_by_host text, ADD COLUMN set_by_file text,
     ADD COLUMN set_by_at timestamptz;
 
--- ULIDs were recognised unasked before. Where they are among the newest messages of a source that had a time, they stay
--- so: without it, copies of what was purged would run again. By the index of what a purge takes, a hundred rows each.
-WITH RECURSIVE place AS (
-    (SELECT i.consumer, i.source FROM semel.inbox AS i
-     WHERE i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
-     ORDER BY i.consumer, i.source, i.message_time::timestamptz(0) LIMIT 1)
-    UNION ALL
-    SELECT n.consumer, n.source
-    FROM place AS p CROSS JOIN LATERAL (
-        SELECT i.consumer, i.source FROM semel.inbox AS i
-        WHERE (i.consumer, i.source) > (p.consumer, p.source)
-              AND i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
-        ORDER BY i.consumer, i.source, i.message_time::timestamptz(0) LIMIT 1) AS n
-), newest AS (
-    SELECT p.consumer, pg_catalog.upper(n.message_id) COLLATE "C" AS id, n.message_time
-    FROM place AS p CROSS JOIN LATERAL (
-        SELECT i.message_id, i.message_time FROM semel.inbox AS i
-        WHERE i.consumer = p.consumer AND i.source = p.source
-              AND i.message_time::timestamptz(0) < pg_catalog.now() + interval '1 day'
-              AND i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
-        ORDER BY i.message_time::timestamptz(0) DESC LIMIT 100) AS n
-), ulids AS (
-    SELECT DISTINCT n.consumer
-    FROM newest AS n CROSS JOIN LATERAL (
-        SELECT pg_catalog.sum((pg_catalog.strpos('0123456789ABCDEFGHJKMNPQRSTVWXYZ',
-                                                 pg_catalog.substr(n.id, d.place, 1)) - 1)::bigint
-                              << 5 * (10 - d.place)) AS ms
-        FROM (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10)) AS d (place)) AS t
-    WHERE n.id ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}$' AND t.ms >= 1262304000000
-          AND n.message_time = timestamptz 'epoch' + t.ms::bigint * interval '1 millisecond'
-)
-INSERT INTO semel.consumer AS c (consumer, settings, updated_at)
-SELECT u.consumer, '{"timed_ids": true}', pg_catalog.now() FROM ulids AS u
-ON CONFLICT (consumer) DO UPDATE SET settings = c.settings || excluded.settings, updated_at = excluded.updated_at;
-
 -- ---- housekeeping -------------------------------------------------------------------------------------------------
 
--- Purge: final rows by their end, to the second, so that many rows share an entry. The time of the event is looked at
--- in the row.
-DROP INDEX IF EXISTS semel.inbox_aged, semel.inbox_timeless;
-CREATE INDEX inbox_final ON semel.inbox (consumer, source, (processed_at::timestamptz(0)))
-    WHERE status IN ('completed', 'rejected', 'stale', 'prevented');
 -- The sweep: rows that wait without a due time.
-CREATE INDEX inbox_still ON semel.inbox (consumer, order_key) WHERE status = 'waiting' AND due_at IS NULL;
+CREATE INDEX inbox_still ON semel.record (open_for, order_key)
+    WHERE coalesce(status, 'completed') = 'waiting' AND due_at IS NULL;
 CREATE INDEX conflict_age ON semel.conflict (consumer, last_at);
 
 -- When the key's unfinished set or its version changed last: what says nothing any more is purged by it.
@@ -157,6 +106,7 @@ CREATE TABLE semel.place (
 -- ---- what exceeds payload_max -------------------------------------------------------------------------------------
 
 -- How many messages above a consumer's payload_max are kept is counted when one more comes, however many are dead.
-CREATE INDEX inbox_large ON semel.inbox (consumer, (octet_length(payload))) WHERE status IN ('dead', 'quarantined');
+CREATE INDEX inbox_large ON semel.record (open_for, (octet_length(payload)))
+    WHERE coalesce(status, 'completed') IN ('dead', 'quarantined');
 
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

@@ -95,6 +95,113 @@ BEGIN
     END IF;
 END $$;
 
+-- ---- streams and keys: the form of semel.record --------------------------------------------------------------------
+
+-- A message id as semel.record keeps it; the same as semel__id_key in src/base/ids.c.
+CREATE FUNCTION semel.message_key(message_id text) RETURNS bytea LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN message_id COLLATE "C" OPERATOR(pg_catalog.~~) '________-____-____-____-____________'
+                     AND pg_catalog.translate(message_id, '0123456789abcdef', '') COLLATE "C"
+                         OPERATOR(pg_catalog.=) '----'
+                THEN '\x00'::bytea OPERATOR(pg_catalog.||) pg_catalog.uuid_send(message_id::uuid)
+                ELSE pg_catalog.convert_to(message_id, 'UTF8') END
+$$;
+
+-- What is stored of the time of a message, beside its key.
+CREATE FUNCTION semel._time_beside(key bytea, message_time timestamptz) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN get_byte(key, 0) <> 0 OR get_byte(key, 7) >> 4 <> 7 OR get_byte(key, 9) >> 6 <> 2
+                THEN message_time
+                WHEN message_time IS NULL THEN '-infinity'
+                ELSE nullif(message_time, timestamptz 'epoch'
+                            + ('x' || encode(substr(key, 2, 6), 'hex'))::bit(48)::bigint * interval '1 millisecond')
+                END
+$$;
+
+-- And back: the time of a message, as the view semel.inbox has it.
+CREATE FUNCTION semel._time_made(key bytea, message_time timestamptz) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN message_time IS NOT NULL THEN nullif(message_time, '-infinity')
+                WHEN get_byte(key, 0) = 0 AND get_byte(key, 7) >> 4 = 7 AND get_byte(key, 9) >> 6 = 2
+                THEN timestamptz 'epoch' + ('x' || encode(substr(key, 2, 6), 'hex'))::bit(48)::bigint
+                                           * interval '1 millisecond' END
+$$;
+
+-- The number of a stream, which is made where it is missing. NULL: another transaction is making it at this moment, and
+-- nobody waits for its end.
+CREATE FUNCTION semel._stream(of_consumer text, of_source text) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    found_one integer;
+BEGIN
+    SELECT s.stream INTO found_one FROM semel.stream AS s
+    WHERE s.consumer = of_consumer COLLATE "C" AND s.source = of_source COLLATE "C";
+    IF found_one IS NULL AND pg_try_advisory_xact_lock(hashtextextended(
+           of_source COLLATE "C", hashtextextended(of_consumer COLLATE "C", 1936026993))) THEN
+        INSERT INTO semel.stream (consumer, source) VALUES (of_consumer, of_source) ON CONFLICT DO NOTHING;
+        SELECT s.stream INTO found_one FROM semel.stream AS s
+        WHERE s.consumer = of_consumer COLLATE "C" AND s.source = of_source COLLATE "C";
+    END IF;
+    RETURN found_one;
+END $$;
+
+-- A row under its lock, as it is then; NULL: it is gone, or skip and somebody else has it. FOR UPDATE of the view would
+-- lock its stream, too.
+CREATE FUNCTION semel._locked(of_stream integer, of_key bytea, skip boolean) RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    r semel.inbox;
+BEGIN
+    IF skip THEN
+        PERFORM FROM semel.record AS i WHERE i.key = of_key AND i.stream = of_stream FOR UPDATE SKIP LOCKED;
+    ELSE
+        PERFORM FROM semel.record AS i WHERE i.key = of_key AND i.stream = of_stream FOR UPDATE;
+    END IF;
+    IF FOUND THEN
+        SELECT i.* INTO r FROM semel.inbox AS i WHERE i.key = of_key AND i.stream = of_stream;
+    END IF;
+    RETURN r;
+END $$;
+
+-- What the owner of the schema writes into the view, for tests and repairs. Semel itself writes the table.
+CREATE FUNCTION semel._inbox_written() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    made semel.record;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        DELETE FROM semel.record AS i WHERE i.key = OLD.key AND i.stream = OLD.stream;
+        RETURN CASE WHEN FOUND THEN OLD END;
+    END IF;
+    NEW.stream := (SELECT s.stream FROM semel.stream AS s WHERE s.consumer = NEW.consumer AND s.source = NEW.source);
+    IF NEW.stream IS NULL THEN
+        INSERT INTO semel.stream AS s (consumer, source) VALUES (NEW.consumer, NEW.source)
+        RETURNING s.stream INTO NEW.stream;
+    END IF;
+    NEW.key := semel.message_key(NEW.message_id);
+    NEW.open_for := CASE WHEN NEW.status NOT IN ('completed', 'rejected', 'stale', 'prevented') THEN NEW.consumer END;
+    made := (NEW.arrival, NEW.received_at, NEW.stream, NEW.key, NEW.fingerprint, NEW.type,
+             nullif(NEW.status, 'completed'), NEW.open_for, NEW.updated_at, NEW.processed_at, NEW.due_at,
+             semel._time_beside(NEW.key, NEW.message_time), NEW.version, NEW.lease_until, NEW.lease_token,
+             nullif(NEW.attempts, 1), NEW.attempts_before, NEW.retries, NEW.alone, NEW.order_key, NEW.lease_owner,
+             NEW.error_class, NEW.error_text, NEW.outcome, NEW.position, NEW.headers, NEW.payload, NEW.traceparent);
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO semel.record VALUES (made.*);
+    ELSE
+        UPDATE semel.record AS i
+        SET (arrival, received_at, stream, key, fingerprint, type, status, open_for, updated_at, processed_at, due_at,
+             message_time, version, lease_until, lease_token, attempts, attempts_before, retries, alone, order_key,
+             lease_owner, error_class, error_text, outcome, position, headers, payload, traceparent)
+            = (SELECT made.*)
+        WHERE i.key = OLD.key AND i.stream = OLD.stream;
+        RETURN CASE WHEN FOUND THEN NEW END;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER inbox_written INSTEAD OF INSERT OR UPDATE OR DELETE ON semel.inbox
+FOR EACH ROW EXECUTE FUNCTION semel._inbox_written();
+
+ALTER VIEW semel.inbox ALTER COLUMN attempts SET DEFAULT 0;
+ALTER VIEW semel.inbox ALTER COLUMN attempts_before SET DEFAULT 0;
+ALTER VIEW semel.inbox ALTER COLUMN retries SET DEFAULT 0;
+ALTER VIEW semel.inbox ALTER COLUMN alone SET DEFAULT false;
+
 -- ---- who may act for whom -----------------------------------------------------------------------------------------
 
 -- The role that is SET, else the one that logged in: inside of these functions current_user is their owner.
@@ -471,7 +578,7 @@ END $$;
 -- the arrivals, and not below the bound; NULL: there is none.
 CREATE FUNCTION semel._arrival_beyond(bound bigint) RETURNS bigint LANGUAGE sql STABLE
 SET enable_seqscan = off SET jit = off AS $$
-    SELECT i.arrival FROM semel.inbox AS i
+    SELECT i.arrival FROM semel.record AS i
     WHERE i.arrival >= greatest(bound, (SELECT (q.last_value + CASE WHEN q.is_called THEN 1 ELSE 0 END) * 16384
                                          FROM semel.arrival AS q)) LIMIT 1
 $$;
@@ -525,7 +632,8 @@ BEGIN
     END IF;
     FOR s IN SELECT v.tab, v.col, v.source, ('semel.' || v.tab || '_' || v.col || '_seq')::regclass AS seq
              FROM (VALUES ('attempt', 'id', 'attempt'), ('audit', 'id', 'audit'), ('outbox', 'seq', 'outbox_last'),
-                          ('selection', 'number', 'selection'), ('timeline', 'number', 'timeline'))
+                          ('selection', 'number', 'selection'), ('stream', 'stream', 'stream'),
+                          ('timeline', 'number', 'timeline'))
                   AS v (tab, col, source) LOOP
         top := semel._identity_beyond(s.source, s.col, s.seq);
         IF top IS NOT NULL AND pg_try_advisory_xact_lock(key)

@@ -5,8 +5,8 @@
 -- A fingerprint says "the same payload". It carries its kind, and only equal kinds are compared, so that what one door
 -- can compute and another cannot makes no false conflict:
 --     c...   what the caller gave
---     j...   SHA-256 of the canonical form of JSON (RFC 8785), as the C library computes it
---     r...   SHA-256 of the bytes
+--     j...   16 bytes of the SHA-256 of the canonical form of JSON (RFC 8785), as the C library computes it
+--     r...   16 bytes of the SHA-256 of the bytes
 --     NULL   not compared: there is no payload, or it is jsonb with a number that is not exact as a double
 
 SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
@@ -110,7 +110,7 @@ BEGIN
     IF octet_length(form) > length(form) AND form ~ '[\U00010000-\U0010ffff]' AND form ~ '[\ue000-\uffff]' THEN
         RETURN NULL;
     END IF;
-    RETURN '\x6a'::bytea || sha256(convert_to(form, 'UTF8'));
+    RETURN '\x6a'::bytea || substr(sha256(convert_to(form, 'UTF8')), 1, 16);
 END $$;
 
 CREATE FUNCTION semel._fingerprint(payload jsonb, bytes bytea) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS $$
@@ -129,7 +129,7 @@ BEGIN
             found := NULL;                                  -- not JSON: compared by its bytes
         END;
     END IF;
-    RETURN coalesce(found, '\x72'::bytea || sha256(bytes));
+    RETURN coalesce(found, '\x72'::bytea || substr(sha256(bytes), 1, 16));
 END $$;
 
 -- Both are there, of one kind, and differ.

@@ -62,7 +62,7 @@ BEGIN
     END IF;
     SELECT i.arrival, i.version INTO k.head_arrival, k.head_version FROM semel._first(p, wanted) AS i;
     k.open := EXISTS (SELECT FROM semel.inbox AS i
-                      WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
+                      WHERE i.open_for = p.consumer AND i.order_key = wanted COLLATE "C"
                         AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
                         AND i.status IN ('processing', 'unknown'));
     RETURN k;
@@ -93,13 +93,13 @@ CREATE FUNCTION semel._first(p semel._policy, wanted text) RETURNS SETOF semel.i
 BEGIN
     IF p.ord = 'version' THEN
         RETURN QUERY SELECT i.* FROM semel.inbox AS i
-                     WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
+                     WHERE i.open_for = p.consumer AND i.order_key = wanted COLLATE "C"
                        AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
                        AND i.error_class IS DISTINCT FROM 'business_duplicate'
                      ORDER BY i.version NULLS FIRST, i.arrival LIMIT 1;
     ELSE
         RETURN QUERY SELECT i.* FROM semel.inbox AS i
-                     WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
+                     WHERE i.open_for = p.consumer AND i.order_key = wanted COLLATE "C"
                        AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
                        AND i.error_class IS DISTINCT FROM 'business_duplicate'
                      ORDER BY i.arrival LIMIT 1;
@@ -110,11 +110,11 @@ END $$;
 CREATE FUNCTION semel._parking_full(p semel._policy, wanted text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
-                                  WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
+                                  WHERE i.open_for = p.consumer AND i.order_key = wanted COLLATE "C"
                                     AND i.status = 'waiting' AND i.error_class IS DISTINCT FROM 'business_duplicate'
                                   LIMIT p.parked_key_max) AS k) >= p.parked_key_max
         OR (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
-                                  WHERE i.consumer = p.consumer AND i.status = 'waiting'
+                                  WHERE i.open_for = p.consumer AND i.status = 'waiting'
                                   LIMIT p.parked_consumer_max) AS c) >= p.parked_consumer_max;
 END $$;
 
@@ -125,7 +125,7 @@ BEGIN
                                   WHERE w.consumer = p.consumer AND w.business_key = wanted COLLATE "C"
                                   LIMIT p.parked_key_max) AS k) >= p.parked_key_max
         OR (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
-                                  WHERE i.consumer = p.consumer AND i.status = 'waiting'
+                                  WHERE i.open_for = p.consumer AND i.status = 'waiting'
                                   LIMIT p.parked_consumer_max) AS c) >= p.parked_consumer_max;
 END $$;
 
@@ -145,7 +145,8 @@ BEGIN
     RETURN coalesce((
         SELECT CASE WHEN h.source = of_source COLLATE "C" AND h.message_id = id COLLATE "C" THEN 'own'
                     WHEN EXISTS (SELECT FROM semel.inbox AS i
-                                 WHERE i.consumer = p.consumer AND i.source = h.source AND i.message_id = h.message_id
+                                 WHERE i.consumer = p.consumer AND i.source = h.source
+                                   AND i.key = semel.message_key(h.message_id)
                                    AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'))
                          OR EXISTS (SELECT FROM semel.begun AS b WHERE b.consumer = p.consumer AND b.source = h.source
                                                                    AND b.message_id = h.message_id)
@@ -160,7 +161,7 @@ END $$;
 CREATE FUNCTION semel._large_full(p semel._policy) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
-                                  WHERE i.consumer = p.consumer AND i.status IN ('dead', 'quarantined')
+                                  WHERE i.open_for = p.consumer AND i.status IN ('dead', 'quarantined')
                                     AND octet_length(i.payload) > p.payload_max
                                   ORDER BY octet_length(i.payload) DESC LIMIT 100) AS l) >= 100;
 END $$;
@@ -550,11 +551,13 @@ CREATE FUNCTION semel._free_business(r semel.inbox, wish boolean) RETURNS void L
 DECLARE
     now timestamptz := semel._now();
 BEGIN
-    UPDATE semel.inbox AS t SET due_at = now, updated_at = semel._touched(t.updated_at, now)
+    UPDATE semel.record AS t
+    SET due_at = now, updated_at = semel._touched(coalesce(t.updated_at, t.received_at), now)
     WHERE t.ctid = ANY (ARRAY(
         SELECT i.ctid FROM semel.business_key AS b
         JOIN semel.business_want AS w ON w.consumer = b.consumer AND w.business_key = b.business_key
-        JOIN semel.inbox AS i ON i.consumer = w.consumer AND i.source = w.source AND i.message_id = w.message_id
+        JOIN semel.stream AS s ON s.consumer = w.consumer AND s.source = w.source
+        JOIN semel.record AS i ON i.key = semel.message_key(w.message_id) AND i.stream = s.stream
         WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
           AND i.status IS NOT DISTINCT FROM 'waiting' AND i.error_class = 'business_duplicate'
         FOR UPDATE OF i SKIP LOCKED));                      -- spelled so, no partial index keeps it from the key
@@ -617,11 +620,12 @@ BEGIN
     IF wake THEN
         SELECT * INTO head FROM semel._first(p, k.order_key);
         -- Who has its row without its key (a copy under another key) is not waited for: a tick wakes it later.
-        UPDATE semel.inbox AS i
-        SET due_at = now, error_class = 'blocked', updated_at = semel._touched(i.updated_at, now)
-        WHERE i.ctid = (SELECT w.ctid FROM semel.inbox AS w
-                        WHERE w.consumer = head.consumer AND w.source = head.source AND w.message_id = head.message_id
-                          AND w.status IS NOT DISTINCT FROM 'waiting' FOR UPDATE SKIP LOCKED);
+        UPDATE semel.record AS i
+        SET due_at = now, error_class = 'blocked',
+            updated_at = semel._touched(coalesce(i.updated_at, i.received_at), now)
+        WHERE i.ctid = (SELECT w.ctid FROM semel.record AS w
+                        WHERE w.key = head.key AND w.stream = head.stream AND w.status IS NOT DISTINCT FROM 'waiting'
+                        FOR UPDATE SKIP LOCKED);
     END IF;
 END $$;
 
@@ -642,14 +646,17 @@ BEGIN
         r.payload := NULL;
         r.headers := NULL;
     END IF;
-    UPDATE semel.inbox AS i
-    SET status = r.status, attempts = r.attempts, attempts_before = r.attempts_before, retries = r.retries,
-        alone = r.alone, due_at = r.due_at, processed_at = r.processed_at, lease_owner = r.lease_owner,
+    r.open_for := CASE WHEN r.status NOT IN ('completed', 'rejected', 'stale', 'prevented') THEN r.consumer END;
+    UPDATE semel.record AS i
+    SET status = nullif(r.status, 'completed'), open_for = r.open_for, attempts = nullif(r.attempts, 1),
+        attempts_before = nullif(r.attempts_before, 0), retries = nullif(r.retries, 0), alone = nullif(r.alone, false),
+        due_at = r.due_at, processed_at = nullif(r.processed_at, r.updated_at), lease_owner = r.lease_owner,
         lease_until = r.lease_until, lease_token = r.lease_token, error_class = r.error_class,
-        error_text = r.error_text, outcome = r.outcome, updated_at = r.updated_at, headers = r.headers,
-        payload = r.payload, fingerprint = r.fingerprint
-    WHERE i.consumer = was.consumer AND i.source = was.source AND i.message_id = was.message_id
-      AND i.status = was.status AND i.lease_token IS NOT DISTINCT FROM was.lease_token;
+        error_text = r.error_text, outcome = r.outcome, updated_at = nullif(r.updated_at, i.received_at),
+        headers = r.headers, payload = r.payload, fingerprint = r.fingerprint
+    WHERE i.key = was.key AND i.stream = was.stream
+      AND i.status IS NOT DISTINCT FROM nullif(was.status, 'completed')
+      AND i.lease_token IS NOT DISTINCT FROM was.lease_token;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'serialization_failure', MESSAGE = 'an inbox row changed while it was held';
     END IF;

@@ -11,6 +11,7 @@
 -- What was begun is remembered until its end, in settings of the transaction, which savepoints take back by themselves:
 --     semel.begun        empty: nothing was begun; `-`: nothing that is not ended is in hand; else the message in hand,
 --                        as _in_hand writes it after a letter: p, its payload is in semel.begun_payload; n, it has none
+--     semel.begun_for    the consumer of the last row of semel.begun that came or went: for the message of the error
 --     semel.begun_more   how many rows the table semel.begun has: where a second message is begun before the end of the
 --                        first, and where there is more to remember
 -- A message that had a row, or has an order key, is in the table semel.held. The deferred triggers of the inbox and of
@@ -59,6 +60,8 @@ END $$;
 CREATE FUNCTION semel._begun_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     part pg_catalog.text[];
+    consumer pg_catalog.text := pg_catalog.current_setting('semel.begun_for', true);
+    message_id pg_catalog.text;
 BEGIN
     IF pg_catalog.current_setting('semel.begun', true) OPERATOR(pg_catalog.=) '-'::pg_catalog.text
        AND coalesce(pg_catalog.current_setting('semel.begun_more', true), ''::pg_catalog.text)
@@ -68,20 +71,24 @@ BEGIN
     part := pg_catalog.regexp_match(pg_catalog.current_setting('semel.begun', true),
                                     '^[np](\d{1,3}) (\d{1,3}) (.*)$'::pg_catalog.text);
     IF part IS NOT NULL THEN                                -- the message in hand; else one that was inserted
-        NEW.consumer := pg_catalog.convert_from(pg_catalog.substr(
+        consumer := pg_catalog.convert_from(pg_catalog.substr(
             pg_catalog.convert_to(part[3], 'UTF8'), 1, part[1]::pg_catalog.int4), 'UTF8');
-        NEW.message_id := pg_catalog.convert_from(pg_catalog.substr(
+        message_id := pg_catalog.convert_from(pg_catalog.substr(
             pg_catalog.convert_to(part[3], 'UTF8'), 1 OPERATOR(pg_catalog.+) part[1]::pg_catalog.int4
                                                       OPERATOR(pg_catalog.+) part[2]::pg_catalog.int4), 'UTF8');
+    ELSIF pg_catalog.get_byte(NEW.key, 0) OPERATOR(pg_catalog.=) 0 THEN
+        message_id := pg_catalog.encode(pg_catalog.substr(NEW.key, 2), 'hex'::pg_catalog.text)::pg_catalog.uuid;
+    ELSE
+        message_id := pg_catalog.convert_from(NEW.key, 'UTF8');
     END IF;
     RAISE EXCEPTION USING
         ERRCODE = 'integrity_constraint_violation',
-        SCHEMA = 'semel', TABLE = 'inbox', CONSTRAINT = 'begun_has_its_end',
+        SCHEMA = 'semel', TABLE = 'record', CONSTRAINT = 'begun_has_its_end',
         MESSAGE = pg_catalog.format('message "%s" of consumer "%s" was begun, and is neither done nor failed: '
             'a begin without its end cannot commit',
-            pg_catalog.regexp_replace(NEW.message_id, '[^[:print:]]'::pg_catalog.text, '?'::pg_catalog.text,
+            pg_catalog.regexp_replace(message_id, '[^[:print:]]'::pg_catalog.text, '?'::pg_catalog.text,
                                       'g'::pg_catalog.text),
-            pg_catalog.regexp_replace(NEW.consumer, '[^[:print:]]'::pg_catalog.text, '?'::pg_catalog.text,
+            pg_catalog.regexp_replace(consumer, '[^[:print:]]'::pg_catalog.text, '?'::pg_catalog.text,
                                       'g'::pg_catalog.text)),
         HINT = 'Call semel.inbox_done or semel.inbox_fail in the transaction that began it; under autocommit, open '
                'one first.';
@@ -89,7 +96,7 @@ END $$;
 
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.held DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.kind IN ('begun', 'refused')) EXECUTE FUNCTION semel._held_at_commit();
-CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.inbox DEFERRABLE INITIALLY DEFERRED
+CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.record DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (current_setting('semel.begun', true) <> '') EXECUTE FUNCTION semel._begun_at_commit();
 
 -- From now on the inbox's trigger looks at what is inserted.
@@ -100,11 +107,12 @@ BEGIN
     END IF;
 END $$;
 
--- So many rows of semel.begun have come, or gone.
-CREATE FUNCTION semel._count_begun(n integer) RETURNS void LANGUAGE plpgsql AS $$
+-- So many rows of semel.begun have come, or gone. The consumer is named where one is left at the COMMIT.
+CREATE FUNCTION semel._count_begun(n integer, consumer text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     word text := current_setting('semel.begun_more', true);
 BEGIN
+    PERFORM set_config('semel.begun_for', consumer, true);
     word := set_config('semel.begun_more', (CASE WHEN word ~ '^[0-9]{1,9}$' THEN word::integer ELSE 0 END + n)::text,
                        true);
 END $$;
@@ -235,33 +243,38 @@ CREATE FUNCTION semel._admit(p semel._policy, m semel._message, lease bigint, wh
 LANGUAGE plpgsql AS $$
 DECLARE
     kept boolean := p.keep = 'always' OR (p.keep = 'unfinished' AND NOT whole);
+    of_stream integer := semel._stream(p.consumer, m.source);
+    of_key bytea := semel.message_key(m.message_id);
 BEGIN
     fresh := false;
+    IF of_stream IS NULL THEN
+        RETURN;
+    END IF;
     FOR tries IN 1..3 LOOP
-        INSERT INTO semel.inbox (
-            arrival, received_at, updated_at, processed_at, message_time, version, lease_until, lease_token, attempts,
-            alone, consumer, source, message_id, status, type, fingerprint, order_key, lease_owner, headers, payload)
-        VALUES (nextval('semel.arrival') * 16384, now, now, CASE WHEN whole THEN now END, m.message_time, m.version,
-                CASE WHEN NOT whole THEN semel._later(now, lease) END,
-                CASE WHEN NOT whole THEN semel._token(p.effect, now, NULL) END, 1,
-                true, p.consumer, m.source, m.message_id,
-                CASE WHEN whole THEN 'completed' ELSE 'processing' END, m.type, m.fingerprint, m.order_key,
-                CASE WHEN NOT whole THEN semel._owner() END, CASE WHEN kept THEN m.headers END,
-                CASE WHEN kept THEN m.payload END)
-        ON CONFLICT (consumer, source, message_id) DO NOTHING
-        RETURNING * INTO r;
+        INSERT INTO semel.record (
+            arrival, received_at, stream, key, fingerprint, type, status, open_for, message_time, version, lease_until,
+            lease_token, alone, order_key, lease_owner, headers, payload)
+        SELECT nextval('semel.arrival') * 16384, now, of_stream, of_key, m.fingerprint, m.type, o.status, o.open_for,
+               semel._time_beside(of_key, m.message_time), m.version, o.lease_until, o.lease_token,
+               CASE WHEN NOT whole THEN true END, m.order_key, o.lease_owner, CASE WHEN kept THEN m.headers END,
+               CASE WHEN kept THEN m.payload END
+        FROM (SELECT) AS one
+        LEFT JOIN (SELECT 'processing', p.consumer, semel._later(now, lease), semel._token(p.effect, now, NULL),
+                          semel._owner())
+               AS o (status, open_for, lease_until, lease_token, lease_owner) ON NOT whole
+        ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
         fresh := FOUND;
-        EXIT WHEN fresh;
-        PERFORM FROM semel.inbox AS i                       -- keys before rows: its end may free what it holds
-        JOIN semel.business_key AS b ON b.consumer = i.consumer AND b.source = i.source AND b.message_id = i.message_id
-        WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = m.message_id
-          AND (i.status IS NOT DISTINCT FROM 'failed' OR i.status IS NOT DISTINCT FROM 'waiting')  -- by the primary key
-        ORDER BY b.business_key FOR UPDATE OF b;
-        SELECT i.* INTO r FROM semel.inbox AS i
-        WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = m.message_id
-        FOR UPDATE SKIP LOCKED;
-        EXIT WHEN FOUND OR EXISTS (SELECT FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source = m.source
-                                                                  AND i.message_id = m.message_id);
+        IF NOT fresh THEN
+            PERFORM FROM semel.record AS i                  -- keys before rows: its end may free what it holds
+            JOIN semel.business_key AS b
+                ON b.consumer = p.consumer AND b.source = m.source AND b.message_id = m.message_id
+            WHERE i.key = of_key AND i.stream = of_stream
+              AND (i.status IS NOT DISTINCT FROM 'failed' OR i.status IS NOT DISTINCT FROM 'waiting')
+            ORDER BY b.business_key FOR UPDATE OF b;
+        END IF;
+        r := semel._locked(of_stream, of_key, true);
+        EXIT WHEN fresh OR r.arrival IS NOT NULL
+                  OR EXISTS (SELECT FROM semel.record AS i WHERE i.key = of_key AND i.stream = of_stream);
     END LOOP;                                               -- it was refused, and purged since: once more
 END $$;
 
@@ -366,8 +379,7 @@ DECLARE
     a semel._answer;
 BEGIN
     IF v.becomes = 'absent' THEN
-        DELETE FROM semel.inbox AS i
-        WHERE i.consumer = was.consumer AND i.source = was.source AND i.message_id = was.message_id;
+        DELETE FROM semel.record AS i WHERE i.key = was.key AND i.stream = was.stream;
         r.status := NULL;
         PERFORM semel._key_changed(p, k, NULL, r, now);
     ELSIF v.becomes IS NOT NULL THEN
@@ -419,7 +431,7 @@ BEGIN
         INSERT INTO semel.begun (consumer, source, message_id, headers, payload)
         VALUES (p.consumer, m.source, m.message_id, CASE WHEN p.keep = 'unfinished' THEN m.headers END,
                 CASE WHEN p.keep = 'unfinished' THEN m.payload END);
-        PERFORM semel._count_begun(1);
+        PERFORM semel._count_begun(1, p.consumer);
     ELSIF k.order_key IS NOT NULL THEN
         PERFORM semel._key_changed(p, k, nothing, r, now);
     END IF;
@@ -524,14 +536,11 @@ BEGIN
     END IF;
     IF patience = 'ours' THEN
         was := held;
-    ELSIF patience = 'wait' THEN
-        SELECT i.* INTO was FROM semel.inbox AS i
-        WHERE i.consumer = held.consumer AND i.source = held.source AND i.message_id = held.message_id
-          AND i.lease_token = held.lease_token FOR UPDATE;
     ELSE
-        SELECT i.* INTO was FROM semel.inbox AS i
-        WHERE i.consumer = held.consumer AND i.source = held.source AND i.message_id = held.message_id
-          AND i.lease_token = held.lease_token FOR UPDATE SKIP LOCKED;
+        was := semel._locked(held.stream, held.key, patience = 'skip');
+        IF was.lease_token IS DISTINCT FROM held.lease_token THEN
+            was := NULL;
+        END IF;
     END IF;
     now := semel._now();
     IF was.arrival IS NULL OR (how = 'recovered' AND was.lease_until >= now) THEN
@@ -563,12 +572,12 @@ BEGIN
         IF NOT FOUND THEN
             RETURN false;
         END IF;
-        PERFORM semel._count_begun(-1);
+        PERFORM semel._count_begun(-1, of_consumer);
     END IF;
     IF said IS NOT NULL THEN
-        UPDATE semel.inbox AS i SET outcome = said
-        WHERE i.consumer = of_consumer COLLATE "C" AND i.source = from_source COLLATE "C"
-          AND i.message_id = id COLLATE "C" AND i.status = 'completed' AND semel._ours(i.xmin);
+        UPDATE semel.record AS i SET outcome = said FROM semel.stream AS s
+        WHERE s.consumer = of_consumer COLLATE "C" AND s.source = from_source COLLATE "C" AND i.stream = s.stream
+          AND i.key = semel.message_key(id) AND i.status IS NULL AND semel._ours(i.xmin);
     END IF;
     RETURN true;
 END $$;
@@ -588,7 +597,7 @@ BEGIN
         WHERE b.consumer = of_consumer COLLATE "C" AND b.source = from_source COLLATE "C"
           AND b.message_id = id COLLATE "C" RETURNING b.* INTO began;
         IF FOUND THEN
-            PERFORM semel._count_begun(-1);
+            PERFORM semel._count_begun(-1, of_consumer);
         END IF;
     END IF;
     RETURN began;
@@ -606,9 +615,9 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT i.* INTO r FROM semel.inbox AS i
-    WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = id COLLATE "C"
-      AND i.status = 'completed' AND semel._ours(i.xmin);
-    IF NOT FOUND THEN
+    WHERE i.consumer = p.consumer AND i.source = m.source AND i.key = semel.message_key(id) AND i.status = 'completed';
+    IF NOT FOUND OR NOT EXISTS (SELECT FROM semel.record AS i WHERE i.key = r.key AND i.stream = r.stream
+                                                                AND semel._ours(i.xmin)) THEN
         RETURN NULL;
     END IF;
     IF began.payload IS NOT NULL OR semel._conflicts(m.fingerprint, r.fingerprint) THEN
@@ -633,7 +642,7 @@ BEGIN
         END IF;
     END IF;
     SELECT i.* INTO r FROM semel.inbox AS i
-    WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = id COLLATE "C"
+    WHERE i.consumer = p.consumer AND i.source = m.source AND i.key = semel.message_key(id)
       AND i.status IS NOT DISTINCT FROM 'processing';       -- by the primary key, whatever the planner knows
     DELETE FROM semel.held AS h WHERE h.token = r.lease_token AND h.kind <> 'claimed' RETURNING h.kind INTO began;
     IF began IS NULL THEN

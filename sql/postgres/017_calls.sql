@@ -51,8 +51,9 @@ BEGIN
     IF NOT semel._too_old(p, m, semel._now()) THEN
         RETURN false;
     END IF;
-    DELETE FROM semel.inbox AS i WHERE i.consumer = of_consumer COLLATE "C" AND i.source = from_source COLLATE "C"
-                                   AND i.message_id = id COLLATE "C";
+    DELETE FROM semel.record AS i USING semel.stream AS s
+    WHERE s.consumer = of_consumer COLLATE "C" AND s.source = from_source COLLATE "C" AND i.stream = s.stream
+      AND i.key = semel.message_key(id);
     RETURN true;
 END $$;
 
@@ -73,6 +74,8 @@ DECLARE
     kept text;
     event_time timestamptz;
     said text;
+    of_stream integer;
+    of_key bytea;
 BEGIN
     IF num_nonnulls(order_key, business_key, version, headers, message_time) = 0
        AND num_nulls(consumer, message_id, source, strict) = 0 AND strict
@@ -85,14 +88,15 @@ BEGIN
             print := CASE WHEN fingerprint IS NOT NULL THEN '\x63'::bytea || fingerprint
                           WHEN octet_length(bytes) <= 1048576 THEN semel._fingerprint(payload, bytes) END;
         END IF;
-        SELECT coalesce((c.policy).keep, (semel._policy_default()).keep), i.outcome,
+        SELECT s.stream, one.key, coalesce((c.policy).keep, (semel._policy_default()).keep), i.outcome,
                CASE WHEN octet_length(inbox_begin.message_id) IN (26, 36)
                          AND coalesce((c.policy).timed_ids, (semel._policy_default()).timed_ids) <> 'false'
                     THEN semel._id_time(inbox_begin.message_id,
                                         coalesce((c.policy).timed_ids, (semel._policy_default()).timed_ids)
                                         <> 'uuidv7') END,
-               CASE WHEN (c.consumer IS NOT NULL
-                          AND (c.policy IS NULL OR (c.policy).one_source OR (c.policy).ord = 'version'))
+               CASE WHEN s.stream IS NULL
+                         OR (c.consumer IS NOT NULL
+                             AND (c.policy IS NULL OR (c.policy).one_source OR (c.policy).ord = 'version'))
                          OR octet_length(bytes) > least((c.policy).payload_max, 1048576)
                          OR (EXISTS (SELECT FROM semel.access) AND NOT semel._may_act(inbox_begin.consumer)) THEN NULL
                     WHEN i.status IS NULL THEN
@@ -106,20 +110,17 @@ BEGIN
                               OR NOT semel._is_begun(i.consumer, i.source, i.message_id)) THEN
                         CASE i.status WHEN 'stale' THEN 'stale' WHEN 'prevented' THEN 'business_duplicate'
                                       ELSE 'duplicate' END END
-        INTO kept, said, event_time, why
-        FROM (SELECT) AS one
+        INTO of_stream, of_key, kept, said, event_time, why
+        FROM (SELECT semel.message_key(inbox_begin.message_id) AS key OFFSET 0) AS one
         LEFT JOIN semel.consumer AS c ON c.consumer = inbox_begin.consumer COLLATE "C"
-        LEFT JOIN semel.inbox AS i
-               ON i.consumer = inbox_begin.consumer COLLATE "C" AND i.source = inbox_begin.source COLLATE "C"
-              AND i.message_id = inbox_begin.message_id COLLATE "C";
+        LEFT JOIN semel.stream AS s
+               ON s.consumer = inbox_begin.consumer COLLATE "C" AND s.source = inbox_begin.source COLLATE "C"
+        LEFT JOIN semel.inbox AS i ON i.key = one.key AND i.stream = s.stream;
         IF why = 'new' THEN
-            INSERT INTO semel.inbox (arrival, received_at, updated_at, processed_at, message_time, attempts, alone,
-                                     consumer, source, message_id, status, type, fingerprint, payload)
-            SELECT nextval('semel.arrival'::regclass) * 16384, t.now, t.now, t.now, event_time, 1, true,
-                   inbox_begin.consumer, inbox_begin.source, inbox_begin.message_id, 'completed',
-                   inbox_begin.type, print, CASE WHEN kept = 'always' THEN bytes END
-            FROM semel._now() AS t (now)
-            ON CONFLICT ON CONSTRAINT inbox_pkey DO NOTHING;
+            INSERT INTO semel.record (arrival, received_at, stream, key, fingerprint, type, message_time, payload)
+            VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key, print,
+                    inbox_begin.type, semel._time_beside(of_key, event_time), CASE WHEN kept = 'always' THEN bytes END)
+            ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
             IF NOT FOUND OR (event_time IS NOT NULL
                              AND semel._taken_back(consumer, source, message_id, event_time)) THEN
                 why := nullif('-', set_config('semel.begun', '-', true));
@@ -313,7 +314,8 @@ BEGIN
     INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text)
     SELECT g.consumer, g.source, g.message_id, g.attempt, semel._now(), semel._owner(), 'lease_expired',
            'refused under a stale token: the late worker said ' || result
-    FROM gone AS g JOIN semel.inbox AS i USING (consumer, source, message_id);
+    FROM gone AS g JOIN semel.inbox AS i ON i.consumer = g.consumer AND i.source = g.source
+                                        AND i.key = semel.message_key(g.message_id);
 END $$;
 
 CREATE FUNCTION semel.inbox_renew(token bigint, lease interval = NULL) RETURNS boolean LANGUAGE plpgsql
@@ -327,10 +329,10 @@ BEGIN
     r := semel._by_token(token);
     lease_us := coalesce(lease_us, (semel._policy(r.consumer)).lease);
     now := semel._now();
-    UPDATE semel.inbox AS i
-    SET lease_until = semel._later(now, lease_us), updated_at = semel._touched(i.updated_at, now)
-    WHERE i.consumer = r.consumer AND i.source = r.source AND i.message_id = r.message_id
-      AND i.lease_token = r.lease_token;
+    UPDATE semel.record AS i
+    SET lease_until = semel._later(now, lease_us),
+        updated_at = semel._touched(coalesce(i.updated_at, i.received_at), now)
+    WHERE i.key = r.key AND i.stream = r.stream AND i.lease_token = r.lease_token;
     RETURN FOUND;
 END $$;
 
@@ -494,7 +496,7 @@ BEGIN
     FOR f IN SELECT o.ordinal, i.status, i.outcome
              FROM unnest(ms) AS o CROSS JOIN LATERAL (
                  SELECT r.* FROM semel.inbox AS r
-                 WHERE r.consumer = p.consumer AND r.source = o.source AND r.message_id = o.message_id
+                 WHERE r.consumer = p.consumer AND r.source = o.source AND r.key = semel.message_key(o.message_id)
                  OFFSET 0) AS i
              WHERE o.plain AND i.processed_at IS NOT NULL AND NOT semel._conflicts(o.print, i.fingerprint)
                AND semel._damaged(i::semel.inbox) IS NOT TRUE
@@ -517,10 +519,13 @@ DECLARE
     one integer;
     m semel._message;
 BEGIN
+    PERFORM semel._stream(p.consumer, s.source)
+    FROM (SELECT DISTINCT o.source FROM unnest(ms) AS o WHERE o.plain ORDER BY o.source) AS s;
     fresh := ARRAY(SELECT o.ordinal FROM unnest(ms) AS o
                    WHERE o.plain AND known[o.ordinal] IS NULL
-                     AND (SELECT i.arrival FROM semel.inbox AS i
-                          WHERE i.consumer = p.consumer AND i.source = o.source AND i.message_id = o.message_id) IS NULL
+                     AND (SELECT i.arrival FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source = o.source
+                             AND i.key = semel.message_key(o.message_id)) IS NULL
+                     AND EXISTS (SELECT FROM semel.stream AS s WHERE s.consumer = p.consumer AND s.source = o.source)
                    ORDER BY o.ordinal);
     FOREACH one IN ARRAY fresh LOOP
         EXIT WHEN current_setting('semel.locks', true) = '32';
@@ -535,27 +540,30 @@ BEGIN
     PERFORM semel._watch();
     draw := nextval('semel.arrival'::regclass) * 16384;
     WITH inserted AS (
-        INSERT INTO semel.inbox (arrival, received_at, updated_at, processed_at, message_time, attempts, alone,
-                                 consumer, source, message_id, status, type, fingerprint, payload)
-        SELECT draw + o.ordinal, now, now, now, o.event_time, 1, true, p.consumer, o.source, o.message_id, 'completed',
-               o.type, o.print, CASE WHEN p.keep = 'always' THEN o.bytes END
-        FROM unnest(ms) AS o WHERE o.ordinal = ANY (fresh) ORDER BY o.source, o.message_id
-        ON CONFLICT ON CONSTRAINT inbox_pkey DO NOTHING
+        INSERT INTO semel.record (arrival, received_at, stream, key, fingerprint, type, message_time, payload)
+        SELECT draw + o.ordinal, now, s.stream, o.key, o.print, o.type, semel._time_beside(o.key, o.event_time),
+               CASE WHEN p.keep = 'always' THEN o.bytes END
+        FROM (SELECT u.*, semel.message_key(u.message_id) AS key FROM unnest(ms) AS u
+              WHERE u.ordinal = ANY (fresh) OFFSET 0) AS o
+        JOIN semel.stream AS s ON s.consumer = p.consumer AND s.source = o.source
+        ORDER BY o.source, o.message_id
+        ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING
         RETURNING arrival)
     SELECT array_agg((i.arrival - draw)::integer) INTO made FROM inserted AS i;
     FOR one IN SELECT o.ordinal FROM unnest(ms) AS o WHERE o.event_time IS NOT NULL AND o.ordinal = ANY (made) LOOP
         m.source := ms[one].source;
         m.message_time := ms[one].event_time;
         IF semel._too_old(p, m, now) THEN                   -- taken back, for the rules to judge
-            DELETE FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source = m.source
-                                           AND i.message_id = ms[one].message_id;
+            DELETE FROM semel.record AS i USING semel.stream AS s
+            WHERE s.consumer = p.consumer AND s.source = m.source AND i.stream = s.stream
+              AND i.key = semel.message_key(ms[one].message_id);
             made := array_remove(made, one);
         END IF;
     END LOOP;
     INSERT INTO semel.begun (consumer, source, message_id, payload)
     SELECT p.consumer, o.source, o.message_id, CASE WHEN p.keep = 'unfinished' THEN o.bytes END
     FROM unnest(ms) AS o WHERE o.ordinal = ANY (made);
-    PERFORM semel._count_begun(coalesce(cardinality(made), 0));
+    PERFORM semel._count_begun(coalesce(cardinality(made), 0), p.consumer);
     FOR one IN SELECT u.u FROM unnest(made) AS u (u) LOOP
         whys[one] := 'new';
     END LOOP;
@@ -618,7 +626,7 @@ BEGIN
           WHERE e.outcome IS NULL ORDER BY b.place, e.ordinal) AS o;
     IF places IS NOT NULL THEN
         DELETE FROM semel.begun AS b WHERE b.ctid = ANY (places);
-        PERFORM semel._count_begun(-cardinality(places));
+        PERFORM semel._count_begun(-cardinality(places), consumer);
     END IF;
     FOR m IN SELECT e.message_id, e.source, e.outcome
              FROM ROWS FROM (jsonb_to_recordset(messages) AS (message_id text, source text, outcome jsonb))

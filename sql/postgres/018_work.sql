@@ -21,7 +21,7 @@ DECLARE
     first semel.inbox;
 BEGIN
     SELECT i.* INTO first FROM semel.inbox AS i
-    WHERE i.consumer = c.consumer AND i.order_key = c.order_key AND i.payload IS NOT NULL AND i.due_at <= until
+    WHERE i.open_for = c.consumer AND i.order_key = c.order_key AND i.payload IS NOT NULL AND i.due_at <= until
       AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
     ORDER BY CASE WHEN p.ord = 'version' THEN i.version END NULLS FIRST, i.arrival LIMIT 1;
     RETURN first;
@@ -50,10 +50,8 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    SELECT i.* INTO was FROM semel.inbox AS i
-    WHERE i.consumer = c.consumer AND i.source = c.source AND i.message_id = c.message_id AND i.due_at <= now
-    FOR UPDATE SKIP LOCKED;
-    IF was.arrival IS NULL OR semel._damaged(was) THEN
+    was := semel._locked(c.stream, c.key, true);
+    IF was.arrival IS NULL OR (was.due_at <= now) IS NOT TRUE OR semel._damaged(was) THEN
         RETURN;
     END IF;
     SELECT CASE WHEN bool_or(i.said = 'done') THEN 'done' WHEN bool_or(i.said = 'busy') THEN 'busy' ELSE 'free' END
@@ -93,7 +91,7 @@ DECLARE
     n integer := 0;
 BEGIN
     FOR c IN SELECT i.* FROM semel.inbox AS i
-             WHERE i.consumer = p.consumer AND i.due_at IS NOT NULL AND i.due_at <= until AND i.payload IS NOT NULL
+             WHERE i.open_for = p.consumer AND i.due_at IS NOT NULL AND i.due_at <= until AND i.payload IS NOT NULL
              ORDER BY i.due_at, i.arrival LOOP
         IF p.ord <> 'none' AND c.order_key IS NOT NULL THEN
             CONTINUE WHEN c.order_key = ANY (keys);
@@ -154,7 +152,7 @@ DECLARE
     n bigint := 0;
 BEGIN
     FOR c IN SELECT i.* FROM semel.inbox AS i
-             WHERE i.consumer = p.consumer AND i.status = 'processing' AND i.lease_until < semel._now()
+             WHERE i.open_for = p.consumer AND i.status = 'processing' AND i.lease_until < semel._now()
              ORDER BY i.lease_until, i.arrival LOOP
         EXIT WHEN n >= most;
         r := semel._end(p, c, 'recovered', NULL, NULL, 'skip');
@@ -173,7 +171,7 @@ DECLARE
     n bigint := 0;
 BEGIN
     FOR c IN SELECT i.* FROM semel.inbox AS i
-             WHERE i.consumer = p.consumer AND i.due_at IS NOT NULL AND i.due_at <= until AND i.status = 'waiting'
+             WHERE i.open_for = p.consumer AND i.due_at IS NOT NULL AND i.due_at <= until AND i.status = 'waiting'
                AND i.error_class IN ('gap', 'business_duplicate')
              ORDER BY i.order_key, i.version, i.arrival LIMIT most LOOP
         IF c.error_class = 'gap' THEN
@@ -205,8 +203,8 @@ CREATE FUNCTION semel._wake(places tid[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     now timestamptz := semel._now();
 BEGIN
-    UPDATE semel.inbox AS i
-    SET due_at = now, error_class = 'blocked', updated_at = semel._touched(i.updated_at, now)
+    UPDATE semel.record AS i
+    SET due_at = now, error_class = 'blocked', updated_at = semel._touched(coalesce(i.updated_at, i.received_at), now)
     WHERE i.ctid = ANY (places);
     RETURN cardinality(places);
 END $$;
@@ -227,9 +225,10 @@ BEGIN
         END IF;
     END IF;
     RETURN semel._wake(ARRAY(
-        SELECT w.ctid FROM semel.inbox AS w
-        WHERE w.consumer = p.consumer AND w.order_key = wanted COLLATE "C" AND w.status = 'waiting'
-          AND w.due_at IS NULL AND w.payload IS NOT NULL AND w.error_class IS DISTINCT FROM 'business_duplicate'
+        SELECT w.ctid FROM semel.record AS w
+        WHERE w.open_for = p.consumer AND w.order_key = wanted COLLATE "C"
+          AND coalesce(w.status, 'completed') = 'waiting' AND w.due_at IS NULL AND w.payload IS NOT NULL
+          AND w.error_class IS DISTINCT FROM 'business_duplicate'
           AND (p.ord = 'none' OR w.arrival = k.head_arrival)
         LIMIT most FOR UPDATE SKIP LOCKED));
 END $$;
@@ -242,20 +241,23 @@ DECLARE
     next text COLLATE "C";
     around boolean := false;
     n bigint := semel._wake(ARRAY(
-        SELECT w.ctid FROM semel.inbox AS w
-        WHERE w.consumer = p.consumer AND w.order_key IS NULL AND w.status = 'waiting' AND w.due_at IS NULL
+        SELECT w.ctid FROM semel.record AS w
+        WHERE w.open_for = p.consumer AND w.order_key IS NULL AND coalesce(w.status, 'completed') = 'waiting'
+          AND w.due_at IS NULL
           AND w.payload IS NOT NULL AND w.error_class IS DISTINCT FROM 'business_duplicate'
         LIMIT least(most, 100) FOR UPDATE SKIP LOCKED));
 BEGIN
     SELECT * INTO start FROM semel._place_of(p, 'sweep');
     at := start.at;
     FOR i IN 1..100 LOOP
-        SELECT min(w.order_key) INTO next FROM semel.inbox AS w
-        WHERE w.consumer = p.consumer AND w.status = 'waiting' AND w.due_at IS NULL AND w.order_key > at;
+        SELECT min(w.order_key) INTO next FROM semel.record AS w
+        WHERE w.open_for = p.consumer AND coalesce(w.status, 'completed') = 'waiting' AND w.due_at IS NULL
+          AND w.order_key > at;
         IF next IS NULL AND NOT around THEN
             around := true;
-            SELECT min(w.order_key) INTO next FROM semel.inbox AS w
-            WHERE w.consumer = p.consumer AND w.status = 'waiting' AND w.due_at IS NULL AND w.order_key IS NOT NULL;
+            SELECT min(w.order_key) INTO next FROM semel.record AS w
+            WHERE w.open_for = p.consumer AND coalesce(w.status, 'completed') = 'waiting' AND w.due_at IS NULL
+          AND w.order_key IS NOT NULL;
         END IF;
         EXIT WHEN n >= most OR next IS NULL OR (around AND next > start.at);
         at := next;
@@ -272,11 +274,12 @@ CREATE FUNCTION semel._delete(p semel._policy, of_source text, places tid[]) RET
 DECLARE
     gone text[] COLLATE "C";
 BEGIN
-    WITH deleted AS (DELETE FROM semel.inbox AS i WHERE i.ctid = ANY (places) RETURNING i.message_id)
-    SELECT array_agg(d.message_id) INTO gone FROM deleted AS d;
+    gone := ARRAY(SELECT i.message_id FROM semel.record AS r
+                  JOIN semel.inbox AS i ON i.key = r.key AND i.stream = r.stream WHERE r.ctid = ANY (places));
+    DELETE FROM semel.record AS i WHERE i.ctid = ANY (places);
     DELETE FROM semel.attempt AS a
     WHERE a.consumer = p.consumer AND a.source = of_source COLLATE "C" AND a.message_id = ANY (gone);
-    RETURN coalesce(cardinality(gone), 0);
+    RETURN cardinality(gone);
 END $$;
 
 -- Locks the watermark of a source, or makes one that stops nothing; false: somebody else has it at this moment. Whoever
@@ -300,29 +303,31 @@ CREATE FUNCTION semel._purge_source(p semel._policy, of_source text, cut timesta
                                     OUT gone bigint, OUT looked bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
+    of_stream integer;
     places tid[];
     latest timestamptz;
     timed boolean;
 BEGIN
     gone := 0;
-    SELECT array_agg(s.ctid) FILTER (WHERE s.message_time IS NULL OR s.message_time < cut), count(*),
-           bool_or(s.message_time < cut)
+    SELECT s.stream INTO of_stream FROM semel.stream AS s
+    WHERE s.consumer = p.consumer AND s.source = of_source COLLATE "C";
+    SELECT array_agg(s.ctid) FILTER (WHERE s.made IS NULL OR s.made < cut), count(*), bool_or(s.made < cut)
     INTO places, looked, timed
-    FROM (SELECT i.ctid, i.message_time FROM semel.inbox AS i
-          WHERE i.consumer = p.consumer AND i.source = of_source COLLATE "C" AND i.processed_at < cut
-            AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
-            AND i.processed_at::timestamptz(0) <= cut::timestamptz(0)
-          ORDER BY i.processed_at::timestamptz(0) LIMIT looks) AS s;
+    FROM (SELECT i.ctid, semel._time_made(i.key, i.message_time) AS made FROM semel.record AS i
+          WHERE i.stream = of_stream AND coalesce(i.processed_at, i.updated_at, i.received_at) < cut
+            AND i.open_for IS NULL
+            AND coalesce(i.processed_at, i.updated_at, i.received_at)::timestamptz(0) <= cut::timestamptz(0)
+          ORDER BY coalesce(i.processed_at, i.updated_at, i.received_at)::timestamptz(0) LIMIT looks) AS s;
     IF places IS NULL THEN
         RETURN;
     ELSIF timed AND NOT semel._watermark_held(p, of_source) THEN
         RETURN;
     END IF;
-    SELECT array_agg(s.ctid), max(s.message_time) INTO places, latest
-    FROM (SELECT i.ctid, i.message_time FROM semel.inbox AS i
-          WHERE i.ctid = ANY (places[1:most]) AND i.consumer = p.consumer AND i.source = of_source COLLATE "C"
-            AND i.processed_at < cut AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
-            AND (i.message_time IS NULL OR i.message_time < cut)
+    SELECT array_agg(s.ctid), max(s.made) INTO places, latest
+    FROM (SELECT i.ctid, semel._time_made(i.key, i.message_time) AS made FROM semel.record AS i
+          WHERE i.ctid = ANY (places[1:most]) AND i.stream = of_stream
+            AND coalesce(i.processed_at, i.updated_at, i.received_at) < cut AND i.open_for IS NULL
+            AND coalesce(semel._time_made(i.key, i.message_time) < cut, true)
           FOR UPDATE SKIP LOCKED) AS s;
     UPDATE semel.watermark AS w SET watermark = latest + interval '1 microsecond', updated_at = semel._now()
     WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C" AND w.watermark <= latest;
@@ -345,7 +350,7 @@ BEGIN
         WHERE k.consumer = p.consumer AND k.order_key = ANY (seen) AND k.last_version IS NULL AND k.skipped IS NULL
           AND k.updated_at < cut
           AND NOT EXISTS (SELECT FROM semel.inbox AS i
-                          WHERE i.consumer = p.consumer AND i.order_key = k.order_key
+                          WHERE i.open_for = p.consumer AND i.order_key = k.order_key
                             AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'))
         FOR UPDATE SKIP LOCKED));
     IF start.mine THEN
@@ -384,31 +389,14 @@ BEGIN
     RETURN n;
 END $$;
 
--- The sources of a consumer, and the consumers that have a row or a setting: by one step into each index a name.
-CREATE FUNCTION semel._sources(p semel._policy) RETURNS SETOF text LANGUAGE plpgsql AS $$
-DECLARE
-    next text COLLATE "C";
-BEGIN
-    SELECT min(i.source) INTO next FROM semel.inbox AS i WHERE i.consumer = p.consumer;
-    WHILE next IS NOT NULL LOOP
-        RETURN NEXT next;
-        SELECT min(i.source) INTO next FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source > next;
-    END LOOP;
-END $$;
+-- The sources of a consumer, and the consumers that have had a message or have a setting.
+CREATE FUNCTION semel._sources(p semel._policy) RETURNS SETOF text LANGUAGE sql AS $$
+    SELECT s.source FROM semel.stream AS s WHERE s.consumer = p.consumer ORDER BY s.source
+$$;
 
-CREATE FUNCTION semel._consumers() RETURNS SETOF text LANGUAGE plpgsql AS $$
-DECLARE
-    last text COLLATE "C" := '';
-BEGIN
-    LOOP
-        SELECT min(n.name) INTO last FROM (
-            SELECT min(i.consumer) AS name FROM semel.inbox AS i WHERE i.consumer > last
-            UNION ALL
-            SELECT min(c.consumer) FROM semel.consumer AS c WHERE c.consumer > last) AS n;
-        EXIT WHEN last IS NULL;
-        RETURN NEXT last;
-    END LOOP;
-END $$;
+CREATE FUNCTION semel._consumers() RETURNS SETOF text LANGUAGE sql AS $$
+    SELECT s.consumer FROM semel.stream AS s UNION SELECT c.consumer FROM semel.consumer AS c ORDER BY 1
+$$;
 
 -- The settings of all consumers, from a random one on, and around, so that a busy one does not keep the others from
 -- their turn; bad: what is wrong with those that cannot be read.
@@ -436,6 +424,7 @@ DECLARE
     policies record;
     restarted text;
     promoted text;
+    keys bigint;
     n bigint := 0;
 BEGIN
     PERFORM semel._check_max('tick', max, 1000000);
@@ -451,6 +440,7 @@ BEGIN
     FOREACH p IN ARRAY policies.all_of LOOP                 -- what holds up messages comes first, for all of them
         n := n + semel._recover(p, max - n);
     END LOOP;
+    keys := semel._idempotency_tick(max);                   -- 020; they have a bound of their own
     FOREACH p IN ARRAY policies.all_of LOOP
         n := n + semel._gaps(p, max - n);
         n := n + semel._sweep(p, max - n);
@@ -466,7 +456,7 @@ BEGIN
     IF policies.bad IS NOT NULL THEN
         RAISE WARNING USING MESSAGE = 'tick: ' || policies.bad;
     END IF;
-    RETURN n;
+    RETURN n + keys;
 END $$;
 
 -- ---- the outbox ---------------------------------------------------------------------------------------------------
@@ -581,31 +571,36 @@ DECLARE
 BEGIN
     IF what = 'ordered' THEN
         SELECT count(*) INTO n FROM (
-            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.order_key IS NOT NULL
+            SELECT FROM semel.inbox AS i WHERE i.open_for = who COLLATE "C" AND i.order_key IS NOT NULL
                    AND i.status IN ('processing', 'failed', 'waiting') LIMIT most) AS r;
     ELSIF what = 'versioned' THEN
         SELECT count(*) INTO n FROM (
-            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.order_key IS NOT NULL
+            SELECT FROM semel.inbox AS i WHERE i.open_for = who COLLATE "C" AND i.order_key IS NOT NULL
                    AND i.version IS NOT NULL AND i.status IN ('unknown', 'dead') LIMIT most) AS r;
     ELSIF what = 'below' THEN
         SELECT count(*) INTO n FROM (
-            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.order_key IS NOT NULL
+            SELECT FROM semel.inbox AS i WHERE i.open_for = who COLLATE "C" AND i.order_key IS NOT NULL
                    AND i.status IN ('failed', 'waiting') AND i.version < below
                    AND NOT EXISTS (SELECT FROM semel.order_key AS k
-                                   WHERE k.consumer = i.consumer AND k.order_key = i.order_key
+                                   WHERE k.consumer = i.open_for AND k.order_key = i.order_key
                                          AND k.last_version IS NOT NULL) LIMIT most) AS r;
     ELSIF what = 'doubted' THEN
         SELECT count(*) INTO n FROM (
             SELECT FROM semel.inbox AS i
-            WHERE i.consumer = who COLLATE "C" AND i.status IN ('failed', 'waiting') AND i.attempts > 0
+            WHERE i.open_for = who COLLATE "C" AND i.status IN ('failed', 'waiting') AND i.attempts > 0
                    AND (i.status = 'waiting' OR i.attempts > 1
                         OR i.error_class IN ('unknown', 'lease_expired', 'released')) LIMIT most) AS r;
-    ELSIF what = 'sourced' THEN
+    ELSIF what IN ('sourced', 'sourceless') THEN
         SELECT count(*) INTO n FROM (
-            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.source > '' LIMIT most) AS r;
-    ELSIF what = 'sourceless' THEN
-        SELECT count(*) INTO n FROM (
-            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.source = '' LIMIT most) AS r;
+            SELECT FROM semel.stream AS s CROSS JOIN LATERAL (
+                (SELECT FROM semel.record AS r WHERE r.stream = s.stream AND r.open_for IS NULL
+                 ORDER BY coalesce(r.processed_at, r.updated_at, r.received_at)::timestamptz(0) LIMIT most)
+                UNION ALL
+                (SELECT FROM semel.record AS r WHERE r.stream = s.stream AND r.open_for = s.consumer
+                    AND coalesce(r.status, 'completed')
+                        IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')
+                 ORDER BY r.arrival LIMIT most)) AS i
+            WHERE s.consumer = who COLLATE "C" AND (s.source = '') = (what = 'sourceless') LIMIT most) AS r;
     ELSIF what = 'keys' THEN
         SELECT count(*) INTO n FROM (
             SELECT FROM semel.order_key AS k WHERE k.consumer = who COLLATE "C" LIMIT most) AS r;
@@ -815,9 +810,9 @@ CREATE FUNCTION semel._operator_rows(of_consumer text, sources text[], ids text[
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 BEGIN
     FOR place IN 1..cardinality(ids) LOOP
-        PERFORM FROM semel.inbox AS i
-        WHERE i.consumer = of_consumer COLLATE "C" AND i.source = sources[place] COLLATE "C"
-          AND i.message_id = ids[place] COLLATE "C" FOR UPDATE;
+        PERFORM FROM semel.stream AS s JOIN semel.record AS i ON i.stream = s.stream
+        WHERE s.consumer = of_consumer COLLATE "C" AND s.source = sources[place] COLLATE "C"
+          AND i.key = semel.message_key(ids[place]) FOR UPDATE OF i;
     END LOOP;
 END $$;
 
@@ -905,12 +900,11 @@ DECLARE
     nothing semel._message;
 BEGIN
     SELECT i.* INTO r FROM semel.inbox AS i
-    WHERE i.consumer = of_consumer COLLATE "C" AND i.source = of_source COLLATE "C" AND i.message_id = id COLLATE "C";
+    WHERE i.consumer = of_consumer COLLATE "C" AND i.source = of_source COLLATE "C" AND i.key = semel.message_key(id);
     IF p.ord <> 'none' AND r.order_key IS NOT NULL THEN
         k := semel._key(p, r.order_key, true);
     END IF;
-    SELECT i.* INTO before FROM semel.inbox AS i
-    WHERE i.consumer = r.consumer AND i.source = r.source AND i.message_id = r.message_id FOR UPDATE;
+    before := semel._locked(r.stream, r.key, false);
     IF before.status IS DISTINCT FROM was COLLATE "C" OR semel._damaged(before) THEN
         RETURN false;
     ELSIF semel._operator_may(before, becomes) IS NOT TRUE THEN

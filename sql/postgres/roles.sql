@@ -80,14 +80,16 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
         semel._operator_rewind(text, text[], integer[], bigint[], text),
         semel._operator_select(text, text, boolean, text[], text[], text[], timestamptz[]),
         semel._operator_mark(bigint, bigint, text), semel._operator_consumer(text, jsonb, boolean, text),
-        semel._operator_outbox(text, uuid, text), semel.consumer(text), semel.consumer(text, jsonb) TO :"operator";
+        semel._operator_outbox(text, text, text), semel.consumer(text), semel.consumer(text, jsonb),
+        semel.message_key(text) TO :"operator";
 
     \if :with_worker
         GRANT USAGE ON SCHEMA semel TO :"worker";
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel TO :"worker";
-        REVOKE INSERT, UPDATE, DELETE ON semel.schema, semel.access FROM :"worker";
+        REVOKE INSERT, UPDATE, DELETE ON semel.schema, semel.access, semel.inbox FROM :"worker";
+        REVOKE UPDATE, DELETE ON semel.stream FROM :"worker";
         REVOKE UPDATE, DELETE ON semel.audit FROM :"worker";
-        GRANT USAGE ON ALL SEQUENCES IN SCHEMA semel TO :"worker";
+        GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA semel TO :"worker"; -- a relay reads how far numbers are drawn
     \endif
     COMMIT;
     \echo the roles are there, and have their rights

@@ -57,6 +57,10 @@ static void handle_routes(void *ctx, struct semel_http_exchange *x)
     semel__buf_addz(body, "{\"routes\":[");
     if (serve->view != NULL && serve->view->routes != NULL)
         serve->view->routes(serve->view->ctx, body);
+    if (serve->view != NULL && serve->view->outboxes != NULL) {
+        semel__buf_addz(body, "],\"outboxes\":[");
+        serve->view->outboxes(serve->view->ctx, body);
+    }
     semel__buf_addz(body, "]}\n");
     semel__http_answer(x, 200);
 }

@@ -40,6 +40,7 @@ struct semel_serve_view {
     bool (*ready)(void *ctx, struct semel_buf *why);
     /* Appends {"name": ..., "guarantee": ..., "breaker": ..., ...}, ... for each route. */
     void (*routes)(void *ctx, struct semel_buf *json);
+    void (*outboxes)(void *ctx, struct semel_buf *json); /* or NULL: the same of each outbox */
     void (*turns)(void *ctx); /* or NULL: called several times per second while the loop runs */
 };
 

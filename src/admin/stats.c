@@ -70,6 +70,7 @@ struct semel_outbox_stats {
     struct semel_outbox_stats *next;
     struct semel_str name; /* its bytes stand behind the struct */
     struct semel_relay_counts last;
+    struct semel_series *time;
 };
 
 struct semel_stats {
@@ -461,7 +462,9 @@ struct semel_outbox_stats *semel__stats_outbox(struct semel_stats *stats, struct
     outbox->stats = stats;
     outbox->next = stats->outboxes;
     stats->outboxes = outbox;
+    outbox->time = of_outbox(outbox, SEMEL_FAMILY_PUBLISH_TIME, NULL);
     semel__stats_relay(outbox, &none, 0, 0); /* the series are there from the start */
+    semel__count(of_outbox(outbox, SEMEL_FAMILY_NOTIFIED, NULL), 0);
     semel__stats_relay_up(outbox, false);
     return outbox;
 }
@@ -477,12 +480,52 @@ void semel__stats_relay(struct semel_outbox_stats *outbox, const struct semel_re
                {"refused", now->refused, last->refused},
                {"dead", now->dead, last->dead},
                {"aside", now->aside, last->aside},
-               {"unknown", now->unknown, last->unknown}};
+               {"unknown", now->unknown, last->unknown},
+               {"retried", now->retried, last->retried}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         add(of_outbox(outbox, SEMEL_FAMILY_EVENTS_ENDED, all[i].result), all[i].now, all[i].last);
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_RELAY_SHARDS, NULL), (double)shards);
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_RELAY_DOWN, NULL), (double)down);
     outbox->last = *now;
+}
+
+void semel__stats_published(struct semel_outbox_stats *outbox, int64_t after_us)
+{
+    semel__observe(outbox->time, after_us > 0 ? (double)after_us / 1e6 : 0);
+}
+
+void semel__stats_notified(struct semel_outbox_stats *outbox)
+{
+    semel__count(of_outbox(outbox, SEMEL_FAMILY_NOTIFIED, NULL), 1);
+}
+
+/* The path of a URL may be as good as a password. */
+static struct semel_str label_of(struct semel_str destination)
+{
+    size_t slashes = 0;
+    const bool url = semel__begins_with(destination, "http://") || semel__begins_with(destination, "https://");
+    for (size_t i = 0; url && i < destination.n; i++)
+        if (destination.p[i] == '/' && ++slashes == 3)
+            return (struct semel_str){destination.p, i};
+    return destination;
+}
+
+void semel__stats_destinations(struct semel_outbox_stats *outbox, const struct semel_relay *relay)
+{
+    struct semel_str one, other;
+    bool down, other_down;
+    for (size_t i = 0; semel__relay_destination(relay, i, &one, &down); i++) {
+        size_t n = 0, before = 0;
+        const struct semel_str values[] = {outbox->name, label_of(one)};
+        for (size_t k = 0; semel__relay_destination(relay, k, &other, &other_down); k++) {
+            const bool same = semel__str_eq(label_of(other), values[1]);
+            before += same && k < i;
+            n += same && other_down;
+        }
+        if (before == 0)
+            semel__gauge_set(semel__metric_at(outbox->stats->families[SEMEL_FAMILY_DESTINATION_DOWN], values),
+                             (double)n);
+    }
 }
 
 void semel__stats_relay_up(struct semel_outbox_stats *outbox, bool up)
@@ -506,5 +549,6 @@ void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct se
         age = seen ? (double)(now_us - state->holder_since_us) / 1e6 : (double)NAN;
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_HOLDER_PID, NULL), held ? (double)state->holder_pid : 0);
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_HOLDER_AGE, NULL), age < 0 ? 0 : age);
+    semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_LONGEST, NULL), (double)state->longest);
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_EVENTS_LOOKED, NULL), (double)now_us / 1e6);
 }

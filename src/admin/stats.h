@@ -57,6 +57,12 @@ struct semel_outbox_stats *semel__stats_outbox(struct semel_stats *stats, struct
 void semel__stats_relay(struct semel_outbox_stats *outbox, const struct semel_relay_counts *now, size_t shards,
                         size_t down);
 void semel__stats_relay_up(struct semel_outbox_stats *outbox, bool up);
+/* An event was confirmed, so long after it was put. */
+void semel__stats_published(struct semel_outbox_stats *outbox, int64_t after_us);
+/* A notification has ended a wait. */
+void semel__stats_notified(struct semel_outbox_stats *outbox);
+/* Which destinations are down. */
+void semel__stats_destinations(struct semel_outbox_stats *outbox, const struct semel_relay *relay);
 /* Gauges from the store. */
 void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct semel_outbox_state *state,
                               int64_t now_us);

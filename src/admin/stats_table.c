@@ -25,10 +25,14 @@ static const char *const how_label[] = {"how"};
 static const char *const outbox_label[] = {"outbox"};
 static const char *const event_labels[] = {"outbox", "status"};
 static const char *const ended_labels[] = {"outbox", "result"};
+static const char *const destination_labels[] = {"outbox", "destination"};
 
 /* A batch or a call: from a millisecond to the longest time-out. */
 static const double work_seconds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                       0.5,   1,      2.5,   5,    10,    30,   60,  300};
+/* From a put to its confirmation: from a millisecond to a backlog of a day. */
+static const double publish_seconds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,  0.25,
+                                         0.5,   1,      5,     30,   300,   3600, 86400};
 /* From the event to its effect: from milliseconds to a backlog of a week. */
 static const double age_seconds[] = {0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400, 604800};
 
@@ -192,8 +196,9 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_EVENTS_ENDED] = COUNTER(
         "semel_outbox_results_total",
         "What came of events in this process: published, refused (tried again later), dead, aside (moved because "
-        "they could not go), unknown (no answer: sent again under the same id).",
-        ended_labels, PER_ROUTE * 5),
+        "they could not go), unknown (no answer: sent again under the same id), retried (not taken, because the "
+        "broker or the destination is down: sent again, and not charged).",
+        ended_labels, PER_ROUTE * 6),
     [SEMEL_FAMILY_RELAY_UP] = GAUGE("semel_outbox_relay_up", "1: the relay of this process works.", outbox_label,
                                     PER_ROUTE),
     [SEMEL_FAMILY_RELAY_SHARDS] = GAUGE("semel_outbox_relay_shards",
@@ -210,4 +215,18 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
                                       "How long that transaction has been open; 0: there is none. NaN: this role may "
                                       "not see it without pg_read_all_stats.",
                                       outbox_label, PER_ROUTE),
+    [SEMEL_FAMILY_PUBLISH_TIME] = HISTOGRAM("semel_outbox_publish_seconds",
+                                            "From created_at of an event, which is set when it is put, to the broker's "
+                                            "confirmation; by the database's clock.",
+                                            outbox_label, publish_seconds, PER_ROUTE),
+    [SEMEL_FAMILY_DESTINATION_DOWN] = GAUGE("semel_outbox_destination_down",
+                                            "1: the destination did not take what this process sent last; 0: it did. "
+                                            "Of a URL the label is the part before its path: how many there are down.",
+                                            destination_labels, 1100),
+    [SEMEL_FAMILY_LONGEST] = GAUGE("semel_outbox_longest_aggregate_events",
+                                   "Events aside of the aggregate that has most of them; `semel status` names it.",
+                                   outbox_label, PER_ROUTE),
+    [SEMEL_FAMILY_NOTIFIED] = COUNTER("semel_outbox_notified_total",
+                                      "Waits of the relay that a notification has ended (notify: true).", outbox_label,
+                                      PER_ROUTE),
 };

@@ -64,7 +64,11 @@
     X(RELAY_SHARDS)         \
     X(RELAY_DOWN)           \
     X(HOLDER_PID)           \
-    X(HOLDER_AGE)
+    X(HOLDER_AGE)           \
+    X(PUBLISH_TIME)         \
+    X(DESTINATION_DOWN)     \
+    X(LONGEST)              \
+    X(NOTIFIED)
 
 enum semel_family {
 #define X(name) SEMEL_FAMILY_##name,

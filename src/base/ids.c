@@ -60,6 +60,33 @@ static bool uuid7_time_ms(struct semel_str id, int64_t *ret_ms)
     return true;
 }
 
+static bool has_upper(struct semel_str id)
+{
+    for (size_t i = 0; i < id.n; i++)
+        if (id.p[i] >= 'A' && id.p[i] <= 'F')
+            return true;
+    return false;
+}
+
+struct semel_str semel__id_key(struct semel_str id, unsigned char out[SEMEL_UUID_KEY])
+{
+    if (!semel__uuid_valid(id) || has_upper(id))
+        return id;
+    size_t n = 0;
+    out[n++] = 0;
+    for (size_t i = 0; i < id.n; i += 2) {
+        i += uuid_dash_at(i);
+        out[n++] = (unsigned char)(semel__hex_value(id.p[i]) << 4 | semel__hex_value(id.p[i + 1]));
+    }
+    return (struct semel_str){(const char *)out, n};
+}
+
+int64_t semel__id_key_time(struct semel_str id)
+{
+    int64_t ms;
+    return uuid7_time_ms(id, &ms) && !has_upper(id) ? ms * 1000 : SEMEL_NONE;
+}
+
 static bool ulid_time_ms(struct semel_str id, int64_t *ret_ms)
 {
     if (id.p == NULL || id.n != ULID_CHARS || crockford_value(id.p[0]) > 7)

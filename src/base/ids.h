@@ -24,4 +24,11 @@ void semel__uuid7_new(int64_t now_us, struct semel_random *rng, char out[SEMEL_U
 /* 8-4-4-4-12 hexadecimal digits of any version. */
 bool semel__uuid_valid(struct semel_str s);
 
+#define SEMEL_UUID_KEY 17
+/* The id as a key of few bytes: a UUID in lower case is a zero byte and its 16 bytes, which are written to `out`; any
+ * other id is itself, and has no zero byte. */
+struct semel_str semel__id_key(struct semel_str id, unsigned char out[SEMEL_UUID_KEY]);
+/* The time in a UUIDv7 in lower case, whatever it is; SEMEL_NONE: the id is none. */
+int64_t semel__id_key_time(struct semel_str id);
+
 #endif

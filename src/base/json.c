@@ -510,6 +510,32 @@ static const struct semel_json_node *find(const struct semel_json_node *node, st
     return node;
 }
 
+/* The place that points to the node at the pointer, whose parent is `parent`. */
+static struct semel_json_node **link_to(struct semel_json_node *parent, const struct semel_json_node *node)
+{
+    struct semel_json_node **link = &parent->u.first;
+    while (*link != node)
+        link = &(*link)->next;
+    return link;
+}
+
+void semel__json_ignore(struct semel_json *json, struct semel_str pointer)
+{
+    struct semel_str above = pointer;
+    while (above.n > 0 && above.p[above.n - 1] != '/')
+        above.n--;
+    if (above.n > 0)
+        above.n--;
+    struct semel_json_node *node = (struct semel_json_node *)find(json->root, pointer);
+    struct semel_json_node *parent = (struct semel_json_node *)find(json->root, above);
+    if (node == NULL || parent == NULL)
+        return;
+    if (node != parent && parent->tag == SEMEL_JSON_TAG_OBJECT)
+        *link_to(parent, node) = node->next;
+    else
+        node->tag = SEMEL_JSON_TAG_NULL;
+}
+
 static enum semel_json_kind kind_of(const struct semel_json_node *node)
 {
     if (node == NULL)

@@ -39,6 +39,10 @@ enum semel_json_kind { SEMEL_JSON_MISSING, SEMEL_JSON_NULL, SEMEL_JSON_STRING, S
 semel_status semel__json_get(const struct semel_json *json, struct semel_str pointer, struct semel_arena *arena,
                              enum semel_json_kind *ret_kind, struct semel_str *ret_text, struct semel_error *err);
 
+/* Takes the value at a valid pointer away: a member goes, an element of an array and the whole document become null, so
+ * that other pointers mean what they did before. Nothing is there: nothing is done. */
+void semel__json_ignore(struct semel_json *json, struct semel_str pointer);
+
 /* Appends the canonical form. *ret_exact = false (and buf is useless) when a number is not exact as a double. INVALID:
  * longer than buf may grow. RETRY: no memory. */
 semel_status semel__json_canonical(const struct semel_json *json, struct semel_buf *buf, bool *ret_exact,

@@ -43,7 +43,8 @@
     X(RELAY_READ, "relay.read")               \
     X(RELAY_STARTED, "relay.started")         \
     X(RELAY_PUBLISHED, "relay.published")     \
-    X(RELAY_CONFIRMED, "relay.confirmed")
+    X(RELAY_CONFIRMED, "relay.confirmed")     \
+    X(RELAY_AHEAD, "relay.ahead")
 
 enum semel_point {
 #define X(name, text) SEMEL_AT_##name,

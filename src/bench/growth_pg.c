@@ -130,9 +130,9 @@ struct meter {
 
 static semel_status read_meter(struct growth *g, struct meter *ret, struct semel_error *err)
 {
-    semel_status status = bench_pg_number(g->conn, "SELECT pg_table_size('semel.inbox')", &ret->table, err);
+    semel_status status = bench_pg_number(g->conn, "SELECT pg_table_size('semel.record')", &ret->table, err);
     if (status == SEMEL_OK)
-        status = bench_pg_number(g->conn, "SELECT pg_indexes_size('semel.inbox')", &ret->indexes, err);
+        status = bench_pg_number(g->conn, "SELECT pg_indexes_size('semel.record')", &ret->indexes, err);
     if (status == SEMEL_OK)
         status = bench_pg_number(g->conn, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')", &ret->wal, err);
     return status;

@@ -60,7 +60,7 @@
 
 /* ---- the statements ------------------------------------------------------------------------------ */
 
-enum { OID_BYTEA = 17, OID_INT8 = 20, OID_INT4 = 23, OID_TEXT = 25, OID_TIMESTAMPTZ = 1184 };
+enum { OID_BYTEA = 17, OID_INT8 = 20, OID_INT4 = 23, OID_TEXT = 25 };
 
 static semel_status failed(PGconn *conn, PGresult *res, const char *doing, struct semel_error *err)
 {
@@ -234,23 +234,25 @@ static semel_status prepare_handwritten(struct bench_pg_sql *sql, struct semel_e
     return status;
 }
 
-/* With random ids no message has a time. */
-static semel_status prepare_limit(struct bench_pg_sql *sql, enum bench_ids ids, struct semel_error *err)
+static semel_status prepare_limit(struct bench_pg_sql *sql, const char *consumer, struct semel_error *err)
 {
-    const bool timed = ids == BENCH_ORDERED, blind = sql->work == BENCH_BLIND;
-    semel_status status = prepare(sql, "begin", err, "BEGIN");
+    semel_status status = execute(sql->conn, "limit", err,
+                                  "INSERT INTO semel.stream (consumer, source) VALUES ('%s', '" BENCH_SOURCE
+                                  "') ON CONFLICT DO NOTHING",
+                                  consumer);
+    if (status == SEMEL_OK)
+        status = prepare(sql, "begin", err, "BEGIN");
     if (status == SEMEL_OK)
         status = prepare(sql, "commit", err, "COMMIT");
     if (status == SEMEL_OK)
         status = prepare(sql, "rows", err,
                          "WITH drawn AS MATERIALIZED (SELECT nextval('semel.arrival') AS v) "
-                         "INSERT INTO semel.inbox (arrival, consumer, source, message_id, type, status, attempts, "
-                         "fingerprint, received_at, updated_at, processed_at%s) "
-                         "SELECT (SELECT v FROM drawn) * 16384 + b.place, $1::text, '" BENCH_SOURCE
-                         "', b.id, '" BENCH_TYPE "', 'completed', 1, b.fp, $2::timestamptz, $2, $2%s "
-                         "FROM unnest($3::bigint[], $4::text[], $5::bytea[]%s) AS b (place, id, fp%s)%s",
-                         timed ? ", message_time" : "", timed ? ", b.t" : "", timed ? ", $6::timestamptz[]" : "",
-                         timed ? ", t" : "", blind ? "" : " ON CONFLICT (consumer, source, message_id) DO NOTHING");
+                         "INSERT INTO semel.record (arrival, stream, key, type, fingerprint, received_at) "
+                         "SELECT (SELECT v FROM drawn) * 16384 + b.place, (SELECT s.stream FROM semel.stream AS s "
+                         "WHERE s.consumer = $1::text AND s.source = '" BENCH_SOURCE "'), b.key, '" BENCH_TYPE
+                         "', b.fp, $2::timestamptz FROM unnest($3::bigint[], $4::bytea[], $5::bytea[]) "
+                         "AS b (place, key, fp)%s",
+                         sql->work == BENCH_BLIND ? "" : " ON CONFLICT (key, stream) DO NOTHING");
     return status;
 }
 
@@ -274,7 +276,7 @@ semel_status bench_pg_sql_init(struct bench_pg_sql *sql, PGconn *conn, const str
     if (sql->work == BENCH_HANDWRITTEN || sql->work == BENCH_HAND_SETS)
         status = prepare_handwritten(sql, err);
     if (sql->work == BENCH_LIMIT || sql->work == BENCH_BLIND)
-        status = prepare_limit(sql, lane->ids, err);
+        status = prepare_limit(sql, lane->consumer, err);
     if (status == SEMEL_OK && sql->work != BENCH_UPDATES && sql->work != BENCH_LEDGER)
         status = prepare(sql, "set", err,
                          "INSERT INTO %s (message_id, account, amount) "
@@ -469,18 +471,15 @@ static semel_status read_limit(struct bench_pg_sql *sql, struct semel_error *err
 
 static void put_rows(struct bench_pg_sql *sql, const struct bench_msg *msgs, size_t n)
 {
-    unsigned char fp[1 + SEMEL_FP_MAX];
+    unsigned char fp[1 + SEMEL_FP_MAX], uuid[SEMEL_UUID_KEY];
     struct semel_buf *places = array(sql, 3, OID_INT8, n), *digests = array(sql, 4, OID_BYTEA, n);
+    struct semel_buf *keys = array(sql, 5, OID_BYTEA, n);
     for (size_t i = 0; i < n; i++) {
         put_int8(places, (int64_t)msgs[i].place);
         put_bytes(digests, fp, semel__fp_encode(&msgs[i].fp, fp));
+        struct semel_str key = semel__id_key(semel__str(msgs[i].id), uuid);
+        put_bytes(keys, key.p, key.n);
     }
-}
-
-static void put_times(struct semel_buf *buf, const struct bench_msg *msgs, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        put_int8(buf, msgs[i].time_us - EPOCH_US);
 }
 
 /* One transaction and one round trip, with the rows that the inbox would have written. */
@@ -489,18 +488,14 @@ static semel_status pg_limit(struct bench_pg_sql *sql, struct semel_str consumer
 {
     unsigned char now[8];
     struct params rows = {0}, set = {0}, none = {0};
-    bool timed = msgs[0].time_us != SEMEL_NONE, ok = PQenterPipelineMode(sql->conn) != 0;
+    bool ok = PQenterPipelineMode(sql->conn) != 0;
     to_wire8(now_us - EPOCH_US, now);
     put_msgs(sql, msgs, n);
     put_rows(sql, msgs, n);
     add_param(&rows, consumer.p, consumer.n);
     add_param(&rows, now, sizeof now);
-    ok = ok && add_arrays(&rows, sql, 3, 4) && add_arrays(&rows, sql, 0, 1) && add_arrays(&rows, sql, 4, 5);
+    ok = ok && add_arrays(&rows, sql, 3, 4) && add_arrays(&rows, sql, 5, 6) && add_arrays(&rows, sql, 4, 5);
     ok = ok && add_arrays(&set, sql, 0, 3);
-    if (timed) {
-        put_times(array(sql, 5, OID_TIMESTAMPTZ, n), msgs, n);
-        ok = ok && add_arrays(&rows, sql, 5, 6);
-    }
     ok = ok && send_limit(sql, "begin", &none) && send_limit(sql, "rows", &rows) && send_limit(sql, "set", &set) &&
          send_limit(sql, "commit", &none) && PQpipelineSync(sql->conn) != 0;
     semel_status status = ok ? read_limit(sql, err) : failed(sql->conn, NULL, "limit", err);

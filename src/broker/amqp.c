@@ -1270,19 +1270,29 @@ void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret)
                                     .held = amqp->window.held};
 }
 
-static semel_status ask_queue(struct amqp_link *link, const char *queue, struct semel_amqp_answer *ret,
-                              struct semel_error *err)
+static bool look_for(struct amqp_link *link, const struct amqp_conf *conf, struct semel_amqp_answer *ret)
 {
-    const amqp_queue_declare_ok_t *ok = amqp_queue_declare(link->conn, AMQP_CHANNEL, amqp_cstring_bytes(queue), 1, 0, 0,
-                                                           0, amqp_empty_table);
+    if (conf->queue == NULL) { /* who only asks names no type that counts */
+        ret->exists = amqp_exchange_declare(link->conn, AMQP_CHANNEL, amqp_cstring_bytes(conf->exchange),
+                                            amqp_cstring_bytes("topic"), 1, 0, 0, 0, amqp_empty_table) != NULL;
+        return ret->exists;
+    }
+    const amqp_queue_declare_ok_t *ok = amqp_queue_declare(link->conn, AMQP_CHANNEL, amqp_cstring_bytes(conf->queue), 1,
+                                                           0, 0, 0, amqp_empty_table);
+    if (ok != NULL)
+        *ret = (struct semel_amqp_answer){true, ok->message_count, ok->consumer_count};
+    return ok != NULL;
+}
+
+static semel_status ask(struct amqp_link *link, const struct amqp_conf *conf, struct semel_amqp_answer *ret,
+                        struct semel_error *err)
+{
     struct semel_error why;
     semel_status status;
 
-    if (ok != NULL) {
-        *ret = (struct semel_amqp_answer){true, ok->message_count, ok->consumer_count};
+    if (look_for(link, conf, ret))
         return SEMEL_OK;
-    }
-    status = semel__amqp_fail_reply(amqp_get_rpc_reply(link->conn), "asking for the queue", &why);
+    status = semel__amqp_fail_reply(amqp_get_rpc_reply(link->conn), "asking for the queue or exchange", &why);
     if (status == SEMEL_INVALID && why.code == AMQP_NOT_FOUND) {
         *ret = (struct semel_amqp_answer){0};
         return SEMEL_OK;
@@ -1301,12 +1311,12 @@ semel_status semel__amqp_ask(const struct semel_amqp_options *options, struct se
 
     if (status != SEMEL_OK)
         return status;
-    if (conf.queue == NULL)
+    if (conf.queue == NULL && conf.exchange == NULL)
         status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: there is no queue to ask for; set queue");
     if (status == SEMEL_OK)
         status = semel__amqp_link_open(&link, &conf, 0, SEMEL_NONE, err);
     if (status == SEMEL_OK) {
-        status = ask_queue(&link, conf.queue, ret, err);
+        status = ask(&link, &conf, ret, err);
         semel__amqp_link_close(&link, true);
     }
     semel__amqp_conf_done(&conf);

@@ -69,8 +69,9 @@ struct semel_amqp_answer {
     uint32_t messages;  /* ready; without those that consumers have */
     uint32_t consumers; /* of a queue with a single active consumer only the active one counts */
 };
-/* The server's facts about the queue, over a connection of its own, without changes. OK also when there is no such
- * queue; RETRY: the server cannot be asked now; INVALID: wrong settings, or the server refuses us. */
+/* The server's facts about the queue, or, where none is named, about the exchange, over a connection of its own,
+ * without changes. OK also when there is none; RETRY: the server cannot be asked now; INVALID: wrong settings, or the
+ * server refuses us. */
 semel_status semel__amqp_ask(const struct semel_amqp_options *options, struct semel_amqp_answer *ret,
                              struct semel_error *err);
 

@@ -25,12 +25,14 @@
  * leaves `pending` when it is delivered, or stale. A lane that goes back is paused before it seeks: the other way
  * round the pause would overwrite the position. The first record after a seek is the sought one, or the driver seeks
  * again. Deliveries point into the arena. The library's threads touch `messages` only until it is destroyed; a reader
- * that cannot be destroyed without aborting the process is leaked, and stays silent.
+ * that cannot be destroyed without aborting the process is left behind, and every poll of this process serves it until
+ * it has left its group.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdio.h>
 #ifdef __linux__
 #include <sys/prctl.h>
@@ -368,6 +370,8 @@ void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaq
     struct kafka *kafka = ((const struct kafka_callback_context *)opaque)->kafka;
 
     (void)rk;
+    if (kafka == NULL)
+        return;
     if (code == RD_KAFKA_RESP_ERR__FATAL) {
         die_because(kafka, code, SEMEL_CLASS_BROKEN, "fatal client error: %s", reason);
         return;
@@ -865,7 +869,9 @@ static void rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_p
 {
     struct kafka *kafka = ((const struct kafka_callback_context *)opaque)->kafka;
 
-    if (code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
+    if (kafka == NULL) {
+        (void)apply(rk, list, code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS);
+    } else if (code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
         kafka->joined = true;
         assign(kafka, list);
     } else if (code == RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS) {
@@ -977,10 +983,16 @@ static void listen_to_group(rd_kafka_t *rk, rd_kafka_queue_t *messages)
 
 static semel_status join_group(struct kafka *kafka, struct semel_error *err)
 {
-    rd_kafka_conf_t *conf = rd_kafka_conf_dup(kafka->reader);
+    rd_kafka_conf_t *conf;
     rd_kafka_resp_err_t code;
     char text[sizeof err->text];
 
+    if (kafka->context == NULL && /* the reader before took it along */
+        (kafka->context = semel__calloc(1, sizeof *kafka->context)) == NULL)
+        return semel__fail_memory(err);
+    kafka->context->kafka = kafka;
+    conf = rd_kafka_conf_dup(kafka->reader);
+    rd_kafka_conf_set_opaque(conf, kafka->context);
     rd_kafka_conf_set_rebalance_cb(conf, rebalance);
     kafka->rk = new_reader(kafka, conf, text, sizeof text);
     if (kafka->rk == NULL) {
@@ -998,13 +1010,13 @@ static semel_status join_group(struct kafka *kafka, struct semel_error *err)
     return code == RD_KAFKA_RESP_ERR_NO_ERROR ? SEMEL_OK : semel__kafka_refused(rd_kafka_err2str(code), err);
 }
 
-static bool is_member(struct kafka *kafka)
+static bool is_member(rd_kafka_t *rk)
 {
-    char *id = rd_kafka_memberid(kafka->rk);
+    char *id = rd_kafka_memberid(rk);
     const bool member = id != NULL && id[0] != '\0';
 
     if (id != NULL)
-        rd_kafka_mem_free(kafka->rk, id);
+        rd_kafka_mem_free(rk, id);
     return member;
 }
 
@@ -1019,7 +1031,7 @@ static void serve_while(struct kafka *kafka, bool (*wanted)(struct kafka *kafka)
 
 static bool is_joining(struct kafka *kafka)
 {
-    return !kafka->joined && is_member(kafka);
+    return !kafka->joined && is_member(kafka->rk);
 }
 
 static bool has_not_left(struct kafka *kafka)
@@ -1027,26 +1039,65 @@ static bool has_not_left(struct kafka *kafka)
     struct semel_kafka_view view;
 
     semel__kafka_look(&kafka->base, &view);
-    return view.assigned > 0 || is_member(kafka);
+    return view.assigned > 0 || is_member(kafka->rk);
 }
 
 /* Leaves the group, if that can be done in time; if not, the group removes us after its time-out. Not by
  * consumer_close: once started we would have to wait for it, however long the server takes, or destroying hangs.
  *
  * Before 2.3 the library aborts the process when a consumer is destroyed that has joined its group and has no
- * assignment yet. So we wait for that. If it does not come, the consumer leaves but is never destroyed: false. */
+ * assignment yet. So we wait for that. If it does not come, the consumer must be left behind: false. */
 static bool leave(struct kafka *kafka)
 {
     const int64_t from_us = semel__steady_us();
-    bool may_destroy;
+    bool may_destroy = rd_kafka_version() >= 0x020300ff;
 
     kafka->dead = true; /* later assignments start nothing */
-    if (rd_kafka_version() < 0x020300ff)
+    if (!may_destroy)
         serve_while(kafka, is_joining, from_us);
-    may_destroy = rd_kafka_version() >= 0x020300ff || !is_joining(kafka);
+    may_destroy = may_destroy || !is_joining(kafka);
     rd_kafka_unsubscribe(kafka->rk);
     serve_while(kafka, has_not_left, from_us);
     return may_destroy;
+}
+
+static pthread_mutex_t behind_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kafka_callback_context *left_behind;
+static atomic_size_t n_left_behind;
+
+/* The library postpones our leaving until the new assignment was accepted. If nobody did that, its threads would send
+ * heartbeats for ever, and this member would keep partitions that nobody reads. */
+static void leave_behind(struct kafka *kafka)
+{
+    kafka->context->kafka = NULL;
+    kafka->context->rk = kafka->rk;
+    pthread_mutex_lock(&behind_lock);
+    kafka->context->next = left_behind;
+    left_behind = kafka->context;
+    atomic_fetch_add(&n_left_behind, 1);
+    pthread_mutex_unlock(&behind_lock);
+    kafka->context = NULL;
+}
+
+/* Whichever handle polls serves the readers that were left behind, and destroys those that have left their group. */
+static void serve_left_behind(void)
+{
+    if (atomic_load(&n_left_behind) == 0 || pthread_mutex_trylock(&behind_lock) != 0)
+        return;
+    for (struct kafka_callback_context **at = &left_behind, *context; (context = *at) != NULL;) {
+        rd_kafka_message_t *message = rd_kafka_consumer_poll(context->rk, 0);
+        if (message != NULL)
+            rd_kafka_message_destroy(message);
+        if (is_member(context->rk)) {
+            at = &context->next;
+            continue;
+        }
+        *at = context->next;
+        atomic_fetch_sub(&n_left_behind, 1);
+        rd_kafka_destroy_flags(context->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+        semel__free(context);
+    }
+    pthread_mutex_unlock(&behind_lock);
 }
 
 static void leave_group(struct kafka *kafka)
@@ -1065,7 +1116,7 @@ static void leave_group(struct kafka *kafka)
     if (may_destroy)
         rd_kafka_destroy_flags(kafka->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
     else
-        kafka->context->outlives = true;
+        leave_behind(kafka);
     kafka->rk = NULL;
     kafka->joined = false;
     kafka->lost = false;
@@ -1392,6 +1443,7 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
     if (status != SEMEL_OK)
         return status;
     kafka->batch++;
+    serve_left_behind();
     serve(kafka, 0);
     for (;;) {
         int left_ms;

@@ -456,6 +456,8 @@ static void log_line(const rd_kafka_t *rk, int level, const char *facility, cons
 {
     const struct kafka *kafka = ((const struct kafka_callback_context *)rd_kafka_opaque(rk))->kafka;
 
+    if (kafka == NULL)
+        return;
     /* Logged at each attempt to connect, and poll reports it as well. */
     if (strcmp(facility, "SSLCERTVRFY") == 0)
         level = DEBUG_LEVEL;
@@ -476,7 +478,7 @@ static void set_log(const struct kafka *kafka, rd_kafka_conf_t *conf)
 
 static void set_callbacks(struct kafka *kafka)
 {
-    rd_kafka_conf_set_opaque(kafka->writer, kafka->context);
+    rd_kafka_conf_set_opaque(kafka->writer, &kafka->writer_context);
     rd_kafka_conf_set_dr_msg_cb(kafka->writer, semel__kafka_delivered);
     set_log(kafka, kafka->writer);
     if (kafka->reader == NULL)
@@ -499,6 +501,7 @@ semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafk
     if (kafka->context == NULL)
         return semel__fail_memory(err);
     kafka->context->kafka = kafka;
+    kafka->writer_context.kafka = kafka;
     kafka->first = o->first;
     kafka->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
     kafka->writer = rd_kafka_conf_new();
@@ -531,8 +534,7 @@ void semel__kafka_unconfigure(struct kafka *kafka)
         rd_kafka_conf_destroy(kafka->writer);
     if (kafka->topics != NULL)
         rd_kafka_topic_partition_list_destroy(kafka->topics);
-    if (kafka->context != NULL && !kafka->context->outlives)
-        semel__free(kafka->context);
+    semel__free(kafka->context);
 }
 
 /* ---- questions: topics and partitions ------------------------------------------------------------------ */

@@ -83,23 +83,27 @@ int64_t semel__kafka_lane_rewind(struct kafka_lanes *lanes, struct kafka_lane *l
 
 /* ---- the handle --------------------------------------------------------------------------------------- */
 
-/* Context of the library's callbacks. The threads of a consumer that is never destroyed (kafka.c: leave) outlive the
- * handle, and may still check a certificate: then the context is never freed. */
+/* Context of the library's callbacks. A consumer that was left behind (kafka.c: leave_behind) takes it along. */
 struct kafka_callback_context {
-    struct kafka *kafka; /* for callbacks in our own thread */
+    struct kafka *kafka; /* for callbacks in our own thread; NULL: left behind */
     atomic_int x509;     /* why the last certificate was refused; any thread sets it */
-    bool outlives;
+    rd_kafka_t *rk;      /* left behind */
+    struct kafka_callback_context *next;
 };
 
 struct kafka_destination;
+
+typedef int32_t kafka_partitioner(const rd_kafka_topic_t *topic, const void *key, size_t n, int32_t partitions,
+                                  void *opaque, void *message);
 
 struct kafka_sink {
     rd_kafka_t *rk;               /* opened by the first publish; NULL: not open */
     struct kafka_destination *at; /* topics that it was asked for */
     size_t n, cap;
     uint64_t calls;
-    int longest_ms;     /* of a call: below message.timeout.ms */
-    size_t batch_bytes; /* of records in one batch */
+    int longest_ms;                 /* of a call: below message.timeout.ms */
+    size_t batch_bytes;             /* of records in one batch */
+    kafka_partitioner *partitioner; /* which partition a key has; NULL: not known here */
 };
 
 struct kafka {
@@ -124,15 +128,16 @@ struct kafka {
     bool joined;       /* the group has assigned partitions, perhaps none */
     bool committing;   /* one commit is on its way */
     int64_t next_commit_us;
-    bool dead;                   /* CLOSED until reopen, with this error */
-    bool away;                   /* no server was reached, and none has answered since */
-    int ask_ms;                  /* and how long the last wait for an answer was */
-    int64_t ask_us;              /* then: when to ask a server again */
-    rd_kafka_resp_err_t refused; /* why the last commit was refused */
-    bool noted;                  /* the next poll must report an error */
-    struct semel_error error;    /* of `dead` or `noted` */
-    struct semel_error why;      /* the last report about a connection; status OK: none */
-    struct kafka_callback_context *context;
+    bool dead;                              /* CLOSED until reopen, with this error */
+    bool away;                              /* no server was reached, and none has answered since */
+    int ask_ms;                             /* and how long the last wait for an answer was */
+    int64_t ask_us;                         /* then: when to ask a server again */
+    rd_kafka_resp_err_t refused;            /* why the last commit was refused */
+    bool noted;                             /* the next poll must report an error */
+    struct semel_error error;               /* of `dead` or `noted` */
+    struct semel_error why;                 /* the last report about a connection; status OK: none */
+    struct kafka_callback_context *context; /* of the reader */
+    struct kafka_callback_context writer_context;
 
     struct kafka_sink sink;
 };

@@ -4,11 +4,12 @@
  *
  * A server takes a record batch whole or not at all. What is in different batches it takes and refuses one by one, so
  * that e2 may be there although e1 was refused, and no setting of the library prevents that (P69). So a call works in
- * rounds. A round queues as many items as fit into one batch, whatever their partitions are, while nothing leaves
+ * rounds. A round queues items until the next one might not fit into the batch of its partition, while nothing leaves
  * (linger.ms is longer than any call); then it flushes, which makes one batch per partition; then it waits until each
- * item has its report. The next round has no item of a key of which an item was not confirmed: it stays RETRY, and the
- * caller brings it again. Topics are looked up before anything is queued: records that wait for their topic's
- * partitions would be handed to a partition one by one while the flush goes on, and make two batches of it.
+ * item has its report. Our own partitioner, which calls the library's, tells which partition an item goes to. The next
+ * round has no item of a key of which an item was not confirmed: it stays RETRY, and the caller brings it again. Topics
+ * are looked up before anything is queued: records that wait for their topic's partitions would be handed to a
+ * partition one by one while the flush goes on, and make two batches of it.
  *
  * A refused batch blames nobody (P110). Its items go again, half as many at a time, until the batch is taken or one
  * item has travelled alone: that one is INVALID, and what is behind it under its key stays RETRY.
@@ -28,13 +29,16 @@
 #include "broker/kafka_private.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #define STEP_MS 50
+#define TEND_MS 2                /* the same, where somebody wants to be called meanwhile */
 #define ASK_MS 1000              /* for a topic, when there are others in the call */
 #define ROUND_MAX 10000          /* batch.num.messages */
 #define ITEM_REST ((size_t)96)   /* what a record has besides key, payload and headers, at most */
 #define HEADER_REST ((size_t)16) /* the same of a header */
+#define ROUND_BYTES ((size_t)4 << 20)
 #define DESTINATIONS_MAX ((size_t)1024)
 
 struct kafka_destination {
@@ -43,6 +47,8 @@ struct kafka_destination {
     bool known;               /* its partitions are */
     uint64_t call;            /* in which it was asked for the last time */
     rd_kafka_resp_err_t code; /* and the answer */
+    size_t *queued;           /* bytes of this round, by partition */
+    size_t n_queued;
 };
 
 enum stage { WAITING, AGAIN, ON_THE_WAY, ENDED };
@@ -58,6 +64,7 @@ struct ticket {
     rd_kafka_resp_err_t code;
     rd_kafka_msg_status_t persisted;
     int32_t partition;
+    _Atomic int32_t chosen; /* by our partitioner, which the library may call again; -1: not yet */
 };
 
 /* A partition that refused a batch. */
@@ -76,6 +83,7 @@ struct sending {
     size_t n, first; /* everything before `first` has ended */
     uint32_t *round; /* items of this round */
     size_t n_round, left;
+    size_t bytes, fullest; /* of the round, and of its fullest partition */
     struct narrow *narrow;
     size_t n_narrow, cap_narrow;
     bool again; /* some items wait to be sent again */
@@ -94,14 +102,40 @@ void semel__kafka_sink_close(struct kafka *kafka)
 {
     struct kafka_sink *sink = &kafka->sink;
 
-    for (size_t i = 0; i < sink->n; i++)
+    for (size_t i = 0; i < sink->n; i++) {
         rd_kafka_topic_destroy(sink->at[i].topic);
+        semel__free(sink->at[i].queued);
+    }
     semel__free(sink->at);
     sink->at = NULL;
     sink->n = sink->cap = 0;
     if (sink->rk != NULL)
         rd_kafka_destroy(sink->rk);
     sink->rk = NULL;
+}
+
+/* The one that the settings name. NULL: a newer one, which only the library can call. */
+static kafka_partitioner *find_partitioner(const rd_kafka_conf_t *conf)
+{
+#define BY(word)                               \
+    {                                          \
+#word, rd_kafka_msg_partitioner_##word \
+    }
+    static const struct {
+        const char *name;
+        kafka_partitioner *call;
+    } known[] = {BY(consistent_random), BY(random), BY(consistent),  BY(murmur2),
+                 BY(murmur2_random),    BY(fnv1a),  BY(fnv1a_random)};
+#undef BY
+
+    char name[32] = "consistent_random";
+    size_t n = sizeof name;
+
+    (void)rd_kafka_conf_get(conf, "partitioner", name, &n);
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i].name, name) == 0)
+            return known[i].call;
+    return NULL;
 }
 
 static semel_status open_sink(struct kafka *kafka, struct semel_error *err)
@@ -114,6 +148,7 @@ static semel_status open_sink(struct kafka *kafka, struct semel_error *err)
     if (kafka->sink.rk != NULL)
         return SEMEL_OK;
     conf = rd_kafka_conf_dup(kafka->writer);
+    kafka->sink.partitioner = find_partitioner(conf);
     kafka->sink.rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof text);
     if (kafka->sink.rk != NULL) {
         if (kafka->hooks.log != NULL)
@@ -124,11 +159,86 @@ static semel_status open_sink(struct kafka *kafka, struct semel_error *err)
     return semel__kafka_refused(text, err);
 }
 
+/* ---- partitions ---------------------------------------------------------------------------------------- */
+
+/* Called by produce(), as the topic's partitions are known. */
+static int32_t choose_partition(const rd_kafka_topic_t *topic, const void *key, size_t n, int32_t partitions,
+                                void *opaque, void *message)
+{
+    struct kafka *kafka = opaque;
+    const int32_t partition = kafka->sink.partitioner(topic, key, n, partitions, NULL, NULL);
+
+    if (message != NULL)
+        atomic_store_explicit(&((struct ticket *)message)->chosen, partition, memory_order_relaxed);
+    return partition;
+}
+
+/* NULL: no memory. */
+static rd_kafka_topic_t *open_topic(struct kafka *kafka, const char *name)
+{
+    rd_kafka_topic_conf_t *conf = NULL;
+    rd_kafka_topic_t *topic;
+
+    if (kafka->sink.partitioner != NULL) {
+        conf = rd_kafka_default_topic_conf_dup(kafka->sink.rk);
+        rd_kafka_topic_conf_set_opaque(conf, kafka);
+        rd_kafka_topic_conf_set_partitioner_cb(conf, choose_partition);
+    }
+    topic = rd_kafka_topic_new(kafka->sink.rk, name, conf);
+    if (topic == NULL && conf != NULL)
+        rd_kafka_topic_conf_destroy(conf);
+    return topic;
+}
+
+/* The bytes of this round in the item's partition; NULL: it is not known, or there is no memory. */
+static size_t *queued_of(struct kafka_destination *to, int32_t partition)
+{
+    if (partition < 0)
+        return NULL;
+    if ((size_t)partition >= to->n_queued) {
+        const size_t n = (size_t)partition + 16;
+        size_t *queued = semel__realloc(to->queued, n, sizeof *queued);
+        if (queued == NULL)
+            return NULL;
+        memset(queued + to->n_queued, 0, (n - to->n_queued) * sizeof *queued);
+        to->queued = queued;
+        to->n_queued = n;
+    }
+    return &to->queued[partition];
+}
+
+/* An item was queued. One whose partition is not known may be in any. */
+static void count_queued(struct sending *s, const struct ticket *ticket, size_t more)
+{
+    size_t *queued = queued_of(&s->kafka->sink.at[ticket->to],
+                               atomic_load_explicit(&ticket->chosen, memory_order_relaxed));
+
+    s->bytes += more;
+    if (queued == NULL) {
+        s->fullest += more;
+        return;
+    }
+    *queued += more;
+    if (*queued > s->fullest)
+        s->fullest = *queued;
+}
+
+static void forget_queued(struct sending *s)
+{
+    for (size_t i = 0; i < s->kafka->sink.n; i++) {
+        struct kafka_destination *to = &s->kafka->sink.at[i];
+        if (to->n_queued > 0)
+            memset(to->queued, 0, to->n_queued * sizeof *to->queued);
+    }
+    s->bytes = s->fullest = 0;
+}
+
 /* ---- destinations -------------------------------------------------------------------------------------- */
 
 /* NULL: no memory. */
-static struct kafka_destination *destination_of(struct kafka_sink *sink, struct semel_str name)
+static struct kafka_destination *destination_of(struct kafka *kafka, struct semel_str name)
 {
+    struct kafka_sink *sink = &kafka->sink;
     struct kafka_destination *to;
 
     for (size_t i = 0; i < sink->n; i++)
@@ -145,7 +255,7 @@ static struct kafka_destination *destination_of(struct kafka_sink *sink, struct 
     to = &sink->at[sink->n];
     *to = (struct kafka_destination){0};
     memcpy(to->name, name.p, name.n);
-    to->topic = rd_kafka_topic_new(sink->rk, to->name, NULL);
+    to->topic = open_topic(kafka, to->name);
     if (to->topic == NULL)
         return NULL;
     sink->n++;
@@ -192,7 +302,7 @@ static void find_destinations(struct sending *s)
             continue;
         }
         if (sink->n < DESTINATIONS_MAX)
-            to = destination_of(sink, name);
+            to = destination_of(s->kafka, name);
         if (to == NULL) {
             end_item(s, i, SEMEL_RETRY, false, "no memory, or too many topics in one call");
             continue;
@@ -455,7 +565,7 @@ static void judge_round(struct sending *s)
 /* ---- a round ------------------------------------------------------------------------------------------- */
 
 /* false: the round is full. */
-static bool add_item(struct sending *s, size_t i, size_t *bytes)
+static bool add_item(struct sending *s, size_t i)
 {
     struct ticket *ticket = &s->tickets[i];
     struct narrow *narrow = s->again ? narrow_of(s, ticket) : NULL;
@@ -469,8 +579,10 @@ static bool add_item(struct sending *s, size_t i, size_t *bytes)
     }
     if (narrow != NULL && narrow->n >= narrow->limit)
         return true;
-    if (s->n_round == ROUND_MAX || (s->n_round > 0 && *bytes + more > s->kafka->sink.batch_bytes))
+    if (s->n_round == ROUND_MAX ||
+        (s->n_round > 0 && (s->fullest + more > s->kafka->sink.batch_bytes || s->bytes + more > ROUND_BYTES)))
         return false;
+    atomic_store_explicit(&ticket->chosen, ticket->stage == AGAIN ? ticket->partition : -1, memory_order_relaxed);
     code = produce(s, i);
     if (code == RD_KAFKA_RESP_ERR__QUEUE_FULL && s->n_round > 0)
         return false;
@@ -481,7 +593,7 @@ static bool add_item(struct sending *s, size_t i, size_t *bytes)
     ticket->stage = ON_THE_WAY;
     s->round[s->n_round++] = (uint32_t)i;
     s->left++;
-    *bytes += more;
+    count_queued(s, ticket, more);
     if (narrow != NULL)
         narrow->n++;
     return true;
@@ -490,17 +602,16 @@ static bool add_item(struct sending *s, size_t i, size_t *bytes)
 /* Queues what goes next; false: there is nothing left. */
 static bool begin_round(struct sending *s)
 {
-    size_t bytes = 0;
-
     s->n_round = 0;
+    forget_queued(s);
     while (s->first < s->n && s->tickets[s->first].stage == ENDED)
         s->first++;
     for (size_t i = s->first; s->again && i < s->n; i++)
-        if (s->tickets[i].stage == AGAIN && !add_item(s, i, &bytes))
+        if (s->tickets[i].stage == AGAIN && !add_item(s, i))
             break;
     s->again = s->n_round > 0;
     for (size_t i = s->first; !s->again && i < s->n; i++)
-        if (s->tickets[i].stage == WAITING && !add_item(s, i, &bytes))
+        if (s->tickets[i].stage == WAITING && !add_item(s, i))
             break;
     return s->n_round > 0;
 }
@@ -510,17 +621,21 @@ static bool begin_round(struct sending *s)
 static bool end_round(struct sending *s)
 {
     rd_kafka_t *rk = s->kafka->sink.rk;
+    const struct semel_broker *base = &s->kafka->base;
+    const int step_ms = base->tend != NULL ? TEND_MS : STEP_MS;
     bool purged = false;
 
     while (s->left > 0) {
         const int left = left_ms(s);
+        if (base->tend != NULL)
+            base->tend(base->tend_ctx);
         if (left == 0 && !purged)
             purged = rd_kafka_purge(rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT) ==
                      RD_KAFKA_RESP_ERR_NO_ERROR;
         if (purged)
             rd_kafka_poll(rk, STEP_MS);
         else
-            (void)rd_kafka_flush(rk, left < STEP_MS ? left : STEP_MS);
+            (void)rd_kafka_flush(rk, left < step_ms ? left : step_ms);
     }
     judge_round(s);
     return !purged && rd_kafka_fatal_error(rk, NULL, 0) == RD_KAFKA_RESP_ERR_NO_ERROR;

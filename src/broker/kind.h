@@ -46,11 +46,12 @@ struct semel_source_gauges {
 
 enum semel_finding { SEMEL_FINDING_OK, SEMEL_FINDING_WARNING, SEMEL_FINDING_FAILED };
 
-/* Asks a broker about a route (`semel check --online`) and gets the findings. */
+/* Asks a broker about a route or an outbox (`semel check --online`) and gets the findings. */
 struct semel_inspector {
     int timeout_ms;   /* per question */
     int64_t lease_us; /* of the route, to compare with */
     int retry_max;
+    bool one_by_one; /* of an outbox: one event of an aggregate at a time */
     void (*asking)(const struct semel_inspector *inspector, const char *question);
     void (*found)(const struct semel_inspector *inspector, enum semel_finding finding, const char *question,
                   const char *text);
@@ -104,6 +105,8 @@ struct semel_broker_kind {
     /* NULL: not built in. hooks may be NULL; of them `log` counts. */
     semel_status (*open_sink)(struct semel_broker **ret, const void *options, const struct semel_source_hooks *hooks,
                               struct semel_error *err);
+    /* Asks for each destination that the settings name; publishes nothing. NULL as for open_sink. */
+    void (*to_inspect)(const void *options, const struct semel_inspector *inspector);
 };
 
 extern const struct semel_broker_kind *const semel__broker_kinds[]; /* sources; ended by NULL; the first: the default */

@@ -64,6 +64,12 @@ static bool has_braces(struct semel_str pattern)
     return pattern.n > 0 && memchr(pattern.p, '{', pattern.n) != NULL;
 }
 
+/* Every destination that the settings name. */
+__attribute__((unused)) static struct semel_setting_list list_destinations(const struct semel_sink_options *to)
+{
+    return to->allowed.n > 0 ? to->allowed : (struct semel_setting_list){&to->destination, 1};
+}
+
 /* ---- Kafka -------------------------------------------------------------------------------------------- */
 
 static const char *const sasl_words[] = {"plain", "scram-sha-256", "scram-sha-512", NULL};
@@ -271,17 +277,24 @@ static bool kafka_stores_positions(const void *options)
 }
 
 #ifdef SEMEL_WITH_KAFKA
-static void inspect_topic(const struct semel_kafka_topic *topic, const struct semel_inspector *inspector)
+static bool inspect_topic(const struct semel_kafka_topic *topic, const struct semel_inspector *inspector)
 {
-    char there[96], keeps[96];
+    char there[96];
 
     snprintf(there, sizeof there, "topic %.80s", topic->topic);
-    snprintf(keeps, sizeof keeps, "retention of %.80s", topic->topic);
-    if (!topic->exists) {
+    if (topic->exists)
+        found(inspector, SEMEL_FINDING_OK, there, "%d partition%s", topic->partitions,
+              topic->partitions == 1 ? "" : "s");
+    else
         found(inspector, SEMEL_FINDING_FAILED, there, "there is no such topic, or we may not see it");
-        return;
-    }
-    found(inspector, SEMEL_FINDING_OK, there, "%d partition%s", topic->partitions, topic->partitions == 1 ? "" : "s");
+    return topic->exists;
+}
+
+static void inspect_retention(const struct semel_kafka_topic *topic, const struct semel_inspector *inspector)
+{
+    char keeps[96];
+
+    snprintf(keeps, sizeof keeps, "retention of %.80s", topic->topic);
     if (!topic->visible || (topic->deletes && topic->retention_ms == SEMEL_NONE))
         found(inspector, SEMEL_FINDING_WARNING, keeps,
               "the servers do not tell it (DescribeConfigs on the topic must be allowed): horizon.broker is used");
@@ -294,9 +307,9 @@ static void inspect_topic(const struct semel_kafka_topic *topic, const struct se
         inspector->keeps(inspector, keeps, topic->retention_ms * 1000, NULL);
 }
 
-static void kafka_inspect(const void *options, const struct semel_inspector *inspector)
+static void inspect_topics(const struct semel_kafka_options *kafka, const struct semel_inspector *inspector,
+                           void (*more)(const struct semel_kafka_topic *topic, const struct semel_inspector *inspector))
 {
-    const struct semel_kafka_options *kafka = options;
     struct semel_kafka_topic topics[SEMEL_SETTING_LIST_MAX];
     struct semel_error err = {0};
     semel_status status;
@@ -306,7 +319,13 @@ static void kafka_inspect(const void *options, const struct semel_inspector *ins
     if (status != SEMEL_OK)
         inspector->unreached(inspector, "kafka", status, &err);
     for (size_t i = 0; status == SEMEL_OK && i < kafka->topics.n; i++)
-        inspect_topic(&topics[i], inspector);
+        if (inspect_topic(&topics[i], inspector))
+            more(&topics[i], inspector);
+}
+
+static void kafka_inspect(const void *options, const struct semel_inspector *inspector)
+{
+    inspect_topics(options, inspector, inspect_retention);
 }
 
 static void kafka_gauges(struct semel_broker *broker, struct semel_source_gauges *ret)
@@ -366,6 +385,27 @@ static semel_status kafka_open_sink(struct semel_broker **ret, const void *optio
 {
     return semel__broker_kafka_open(ret, &((const struct kafka_to *)options)->kafka, hooks, err);
 }
+
+static void inspect_compaction(const struct semel_kafka_topic *topic, const struct semel_inspector *inspector)
+{
+    char question[96];
+
+    snprintf(question, sizeof question, "compaction of %.80s", topic->topic);
+    if (topic->compacts && !inspector->one_by_one)
+        found(inspector, SEMEL_FINDING_WARNING, question,
+              "it keeps the last record of each key, and a relay that dies repeats events: an older one may come "
+              "behind a newer one and stay; set in_flight: 1");
+}
+
+static void kafka_to_inspect(const void *options, const struct semel_inspector *inspector)
+{
+    const struct kafka_to *to = options;
+    struct semel_kafka_options kafka = to->kafka;
+
+    kafka.topics = list_destinations(&to->to);
+    kafka.group = "semel-check"; /* nobody joins it */
+    inspect_topics(&kafka, inspector, inspect_compaction);
+}
 #endif
 
 static const struct semel_broker_kind kafka_kind = {
@@ -387,6 +427,7 @@ static const struct semel_broker_kind kafka_kind = {
     .to_connection = kafka_to_connection,
 #ifdef SEMEL_WITH_KAFKA
     .open_sink = kafka_open_sink,
+    .to_inspect = kafka_to_inspect,
     .open = semel__broker_kafka_open,
     .inspect = kafka_inspect,
     .gauges = kafka_gauges,
@@ -535,6 +576,49 @@ static semel_status amqp_open_sink(struct semel_broker **ret, const void *option
 {
     return amqp_open(ret, &((const struct amqp_to *)options)->amqp, hooks, err);
 }
+
+static void inspect_place(struct semel_amqp_options amqp, const char *exchange, const char *queue,
+                          const struct semel_inspector *inspector)
+{
+    struct semel_amqp_answer answer = {0};
+    struct semel_error err = {0};
+    semel_status status;
+    char question[96];
+
+    amqp.exchange = exchange;
+    amqp.queue = queue;
+    amqp.timeout_ms = inspector->timeout_ms;
+    snprintf(question, sizeof question, "%s %.80s", exchange != NULL ? "exchange" : "queue",
+             exchange != NULL ? exchange : queue);
+    inspector->asking(inspector, question);
+    status = semel__amqp_ask(&amqp, &answer, &err);
+    if (status != SEMEL_OK)
+        inspector->unreached(inspector, question, status, &err);
+    else if (!answer.exists)
+        found(inspector, SEMEL_FINDING_FAILED, question, "there is no such %s; create it",
+              exchange != NULL ? "exchange" : "queue");
+    else
+        found(inspector, SEMEL_FINDING_OK, question, "%s",
+              exchange != NULL ? "it is there; whether a queue is bound to it shows only when an event is sent"
+                               : "it is there");
+}
+
+static void amqp_to_inspect(const void *options, const struct semel_inspector *inspector)
+{
+    static const char prefix[] = "exchange:";
+    const struct amqp_to *to = options;
+    const struct semel_setting_list list = list_destinations(&to->to);
+
+    if (to->amqp.exchange != NULL) {
+        inspect_place(to->amqp, to->amqp.exchange, NULL, inspector);
+        return;
+    }
+    for (size_t i = 0; i < list.n; i++)
+        if (strncmp(list.at[i].p, prefix, sizeof prefix - 1) == 0)
+            inspect_place(to->amqp, list.at[i].p + sizeof prefix - 1, NULL, inspector);
+        else
+            inspect_place(to->amqp, NULL, list.at[i].p, inspector);
+}
 #endif
 
 static const struct semel_broker_kind amqp_kind = {
@@ -553,6 +637,7 @@ static const struct semel_broker_kind amqp_kind = {
     .to_connection = amqp_to_connection,
 #ifdef SEMEL_WITH_AMQP
     .open_sink = amqp_open_sink,
+    .to_inspect = amqp_to_inspect,
     .open = amqp_open,
     .inspect = amqp_inspect,
 #endif
@@ -728,6 +813,30 @@ static semel_status sqs_open_sink(struct semel_broker **ret, const void *options
 {
     return sqs_open(ret, &((const struct sqs_to *)options)->sqs, hooks, err);
 }
+
+static void sqs_to_inspect(const void *options, const struct semel_inspector *inspector)
+{
+    const struct sqs_to *to = options;
+    const struct semel_setting_list list = list_destinations(&to->to);
+    const char *slash = strrchr(to->sqs.url, '/');
+
+    for (size_t i = 0; i < list.n; i++) {
+        struct semel_sqs_options sqs = to->sqs;
+        struct semel_sqs_facts facts;
+        struct semel_error err = {0};
+        char question[96], url[1024 + 96]; /* an URL has at most 1,023 bytes, else asking refuses it */
+        snprintf(question, sizeof question, "queue %.80s", list.at[i].p);
+        snprintf(url, sizeof url, "%.*s%.80s", slash != NULL ? (int)(slash + 1 - to->sqs.url) : 0, to->sqs.url,
+                 list.at[i].p);
+        sqs.url = url;
+        inspector->asking(inspector, question);
+        semel_status status = semel__sqs_ask(&sqs, &facts, &err);
+        if (status == SEMEL_OK)
+            found(inspector, SEMEL_FINDING_OK, question, "%s", facts.fifo ? "FIFO" : "standard: it keeps no order");
+        else
+            inspector->unreached(inspector, question, status, &err);
+    }
+}
 #endif
 
 static const struct semel_broker_kind sqs_kind = {
@@ -745,6 +854,7 @@ static const struct semel_broker_kind sqs_kind = {
     .to_connection = sqs_to_connection,
 #ifdef SEMEL_WITH_SQS
     .open_sink = sqs_open_sink,
+    .to_inspect = sqs_to_inspect,
     .open = sqs_open,
     .inspect = sqs_inspect,
 #endif
@@ -889,6 +999,24 @@ static semel_status webhook_open_sink(struct semel_broker **ret, const void *opt
     (void)hooks;
     return semel__broker_webhook_open(ret, &((const struct webhook_to *)options)->webhook, err);
 }
+
+static void webhook_to_inspect(const void *options, const struct semel_inspector *inspector)
+{
+    const struct webhook_to *to = options;
+    const struct semel_setting_list list = list_destinations(&to->to);
+
+    for (size_t i = 0; i < list.n; i++) {
+        struct semel_error err = {0};
+        char question[96];
+        snprintf(question, sizeof question, "receiver %.80s", list.at[i].p);
+        inspector->asking(inspector, question);
+        semel_status status = semel__webhook_ask(&to->webhook, list.at[i], inspector->timeout_ms, &err);
+        if (status == SEMEL_OK)
+            found(inspector, SEMEL_FINDING_OK, question, "it accepts connections; nothing was sent");
+        else
+            inspector->unreached(inspector, question, status, &err);
+    }
+}
 #endif
 
 static const struct semel_broker_kind webhook_kind = {
@@ -899,6 +1027,7 @@ static const struct semel_broker_kind webhook_kind = {
     .to_connection = webhook_to_connection,
 #ifdef SEMEL_WITH_WEBHOOK
     .open_sink = webhook_open_sink,
+    .to_inspect = webhook_to_inspect,
 #endif
 };
 

@@ -803,6 +803,49 @@ static semel_status webhook_publish(struct semel_broker *broker, struct semel_pu
     return SEMEL_OK;
 }
 
+/* ---- questions ------------------------------------------------------------------------------------------ */
+
+static semel_status connect_only(struct call *call, const char *url, int timeout_ms, struct semel_error *err)
+{
+    CURLcode code;
+
+    if ((call->easy = curl_easy_init()) == NULL)
+        return semel__fail_memory(err);
+    code = set_rules(call, timeout_ms);
+    SET(CURLOPT_CONNECT_ONLY, 1L);
+    SET(CURLOPT_URL, url);
+    if (code == CURLE_OK)
+        code = curl_easy_perform(call->easy);
+    curl_easy_cleanup(call->easy);
+    call->easy = NULL;
+    if (code == CURLE_OK)
+        return SEMEL_OK;
+    if (call->refused[0] != '\0')
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_BROKEN,
+                           "its address %s is special and no network of `allow` has it", call->refused);
+    return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s", curl_easy_strerror(code));
+}
+
+semel_status semel__webhook_ask(const struct semel_webhook_options *options, struct semel_str url, int timeout_ms,
+                                struct semel_error *err)
+{
+    struct semel_broker *broker;
+    char text[URL_MAX_BYTES + 1];
+    semel_status status = semel__broker_webhook_open(&broker, options, err);
+
+    if (status != SEMEL_OK)
+        return status;
+    if (url_is_valid(url)) {
+        memcpy(text, url.p, url.n);
+        text[url.n] = '\0';
+        status = connect_only(&(struct call){.webhook = self(broker)}, text, timeout_ms, err);
+    } else {
+        status = wrong(err, "the receiver", "is no URL");
+    }
+    semel_broker_close(broker);
+    return status;
+}
+
 static const struct semel_broker_ops webhook_ops = {
     .name = "webhook",
     .capabilities = SEMEL_BROKER_SINK,

@@ -40,6 +40,11 @@ struct semel_webhook_options {
 semel_status semel__broker_webhook_open(struct semel_broker **ret, const struct semel_webhook_options *options,
                                         struct semel_error *err);
 
+/* One connection to the receiver, with its addresses checked and, for https, its certificate; nothing is sent. For
+ * `semel check --online`. RETRY, class BROKEN: its address is refused. */
+semel_status semel__webhook_ask(const struct semel_webhook_options *options, struct semel_str url, int timeout_ms,
+                                struct semel_error *err);
+
 /* What is wrong with a secret or a network, to go behind its name in a sentence; NULL: nothing. */
 const char *semel__webhook_secret_mistake(const char *secret);
 const char *semel__webhook_network_mistake(struct semel_str network);

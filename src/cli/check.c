@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * check.c: `semel check`: finds the mistakes in a settings file, or prints what each of its routes promises.
+ * check.c: `semel check`: finds the mistakes in a settings file, or prints what each of its routes and outboxes
+ * promises.
  *
  * conf knows what is right; this file prints it. With --online it also asks the store, the brokers and the servers of
  * handlers. A process of its own asks each group of questions, and reports its answers one by one through a pipe. The
@@ -8,7 +9,8 @@
  * command ends.
  *
  * Invariants: a file with a mistake has no answers: the command prints either the mistakes or the promises. Asking
- * changes nothing (but PostgreSQL's timeline is noted, as always), reads no message and sends no request to a handler.
+ * changes nothing (but PostgreSQL's timeline is noted, as always, and an outbox loses a number), reads no message,
+ * publishes no event and sends no request to a handler.
  * No answer contains a secret. One process asks at a time; it is gone before the next one starts, and it never returns
  * from start(). An answer that is cut short ends its group as a failure.
  */
@@ -27,6 +29,7 @@
 #include "cli/cli.h"
 #include "conf/conf.h"
 #include "core/consumer.h"
+#include "core/relay.h"
 #include "handler/sql.h"
 #include "store/migrations.h"
 #include "store/query.h"
@@ -45,13 +48,16 @@
 #define HOUR_US (INT64_C(3600) * 1000000)
 #define SPAN 32
 #define THE_STORE SIZE_MAX
+#define ORDER_OWN                                                                                                      \
+    "the number of an event, within an aggregate; it is the order of commits only where writers hold the aggregate's " \
+    "lock before they insert"
 
 enum result { OK, WARNING, FAILED, ASKING };
 
 /* An answer, or (ASKING) the question that is asked now. It fits into a pipe in one piece. */
 struct answer {
     enum result result;
-    size_t route; /* its place in the file; THE_STORE: the store */
+    size_t about; /* a place in the file: the routes, then the outboxes; THE_STORE: the store */
     char question[96];
     char text[900];
 };
@@ -59,7 +65,7 @@ _Static_assert(sizeof(struct answer) <= 4096, "a pipe takes it in one piece");
 
 struct answers {
     const struct semel_conf *conf;
-    struct answer **at; /* the store's first, then by route */
+    struct answer **at; /* the store's first, then by their place */
     size_t n, warnings, failures;
 };
 
@@ -69,13 +75,18 @@ static const char *const result_names[] = {"ok", "warning", "failed", "failed"};
 
 struct asker {
     const struct semel_conf *conf;
-    size_t route; /* that is asked for; THE_STORE */
+    size_t about; /* who is asked for */
     int fd;
 };
 
 static const struct semel_route *route_of(const struct asker *asker)
 {
-    return &asker->conf->routes[asker->route];
+    return &asker->conf->routes[asker->about];
+}
+
+static const struct semel_conf_outbox *outbox_at(const struct semel_conf *conf, size_t about)
+{
+    return about != THE_STORE && about >= conf->n_routes ? &conf->outboxes[about - conf->n_routes] : NULL;
 }
 
 static void put(const struct asker *asker, const struct answer *answer)
@@ -90,7 +101,7 @@ static void put(const struct asker *asker, const struct answer *answer)
 
 static void ask(const struct asker *asker, const char *question)
 {
-    struct answer answer = {.result = ASKING, .route = asker->route};
+    struct answer answer = {.result = ASKING, .about = asker->about};
     semel__str_show(answer.question, sizeof(answer.question), semel__str(question));
     put(asker, &answer);
 }
@@ -98,7 +109,7 @@ static void ask(const struct asker *asker, const char *question)
 __attribute__((format(printf, 4, 5))) static void report(const struct asker *asker, enum result result,
                                                          const char *question, const char *fmt, ...)
 {
-    struct answer answer = {.result = result, .route = asker->route};
+    struct answer answer = {.result = result, .about = asker->about};
     char text[sizeof(answer.text)];
     va_list args;
     va_start(args, fmt);
@@ -171,7 +182,7 @@ static void ask_rights(const struct asker *asker, struct semel_store *store)
     struct semel_pg_rights rights = {0};
     struct semel_error err;
     ask(asker, "rights");
-    if (semel__pg_rights(store, needs_positions(asker->conf), &rights, &err) != SEMEL_OK) {
+    if (semel__pg_rights(store, needs_positions(asker->conf), asker->conf->n_outboxes > 0, &rights, &err) != SEMEL_OK) {
         report(asker, FAILED, "rights", "cannot be asked: %s", err.text);
         return;
     }
@@ -179,7 +190,8 @@ static void ask_rights(const struct asker *asker, struct semel_store *store)
         report(asker, FAILED, "rights", "role %s lacks %s; sql/postgres/roles.sql grants a worker what it needs",
                rights.role, rights.missing);
     else
-        report(asker, OK, "rights", "role %s may do what routes need", rights.role);
+        report(asker, OK, "rights", "role %s may do what %s", rights.role,
+               asker->conf->n_outboxes == 0 ? "routes need" : "routes and relays need");
     if (rights.public_writable)
         report(asker, WARNING, "public",
                "everybody may create functions in the schema public, which your statements may call unawares: "
@@ -266,9 +278,149 @@ static void ask_statement(const struct asker *asker, struct semel_store *store)
     semel__sql_handler_free(sql);
 }
 
+/* ---- what the store says of an outbox ------------------------------------------------------------ */
+
+#ifdef SEMEL_WITH_POSTGRES
+/* P1: the order and the relay's starting points rest on the sequence. */
+static void judge_numbers(const struct asker *asker, const struct semel_pg_outbox *o)
+{
+    static const char sequence[] = "semel.outbox_seq_seq";
+    if (o->last < o->highest)
+        report(asker, FAILED, "numbers",
+               "the sequence stands at %lld, and the table has number %lld: a new event would go before older ones. "
+               "The next start of a relay moves it; by hand: SELECT setval('%s', %lld)",
+               (long long)o->last, (long long)o->highest, sequence, (long long)o->highest);
+    else if (o->cache > 1)
+        report(asker, FAILED, "numbers",
+               "sessions draw %lld numbers ahead, so that a later event of an aggregate may get a lower number: "
+               "ALTER SEQUENCE %s CACHE 1",
+               (long long)o->cache, sequence);
+    else if (o->descends)
+        report(asker, FAILED, "numbers",
+               "the sequence counts down or starts anew at its end: ALTER SEQUENCE %s INCREMENT 1 NO CYCLE", sequence);
+    else
+        report(asker, OK, "numbers", "the sequence is at %lld, and nothing above that is stored", (long long)o->last);
+}
+
+/* In a transaction that is rolled back; the number that it draws is lost. */
+static void ask_locks(const struct asker *asker, struct semel_store *store)
+{
+    struct semel_error err = {0};
+    bool visible = false;
+    int64_t now_us;
+    ask(asker, "locks");
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, &err);
+    if (status == SEMEL_OK) {
+        status = store->ops->relay->visible(store, &visible, &err);
+        semel_store_rollback(store);
+    }
+    if (status != SEMEL_OK)
+        report(asker, FAILED, "locks", "%s; the relay needs SELECT on pg_catalog.pg_locks", err.text);
+    else if (visible)
+        report(asker, OK, "locks", "pg_locks shows who has drawn numbers: scans skip what was published");
+    else
+        report(asker, WARNING, "locks",
+               "pg_locks does not show who has drawn numbers: every scan starts at the bottom of the table. Nothing is "
+               "lost; the relay gets slow while a long transaction keeps published rows from being vacuumed");
+}
+
+/* A notification has to come to a connection that is idle: behind a transaction pooler it does not. */
+static bool hears(struct semel_store *store, struct semel_store *ear, struct semel_error *err)
+{
+    bool heard = false;
+    semel_status status = semel__pg_listen(ear, err);
+    if (status == SEMEL_OK)
+        status = semel__pg_hear(ear, 1, &heard, err); /* what others send does not count */
+    heard = false;
+    if (status == SEMEL_OK)
+        status = semel__pg_ring(store, err);
+    if (status == SEMEL_OK)
+        status = semel__pg_hear(ear, LOCK_MS, &heard, err);
+    if (status == SEMEL_OK && !heard)
+        snprintf(err->text, sizeof(err->text), "no notification came in %d s", LOCK_MS / 1000);
+    return status == SEMEL_OK && heard;
+}
+
+static void ask_notify(const struct asker *asker, struct semel_store *store, bool sends, const char *url)
+{
+    const struct semel_store_options options = {.lock_timeout_ms = LOCK_MS, .look = true};
+    struct semel_store *ear = NULL;
+    struct semel_error err = {0};
+    if (!outbox_at(asker->conf, asker->about)->notify) {
+        if (sends)
+            report(asker, WARNING, "notify",
+                   "the trigger outbox_notify makes commits stand in line, and no relay listens: set notify: true, or "
+                   "DROP TRIGGER outbox_notify ON semel.outbox");
+        return;
+    }
+    ask(asker, "notify");
+    bool ok = semel_store_open(&ear, cli_store_drivers(), url, &options, &err) == SEMEL_OK && hears(store, ear, &err);
+    if (!ok)
+        report(asker, FAILED, "notify",
+               "%s; LISTEN needs the server itself, and no transaction pooler. Without it the relay polls", err.text);
+    else if (!sends)
+        report(asker, WARNING, "notify",
+               "nobody sends notifications, and the relay polls: psql -f sql/postgres/notify.sql makes the trigger");
+    else
+        report(asker, OK, "notify", "notifications are sent, and come");
+    semel_store_close(ear);
+}
+
+static void ask_outbox(const struct asker *asker, struct semel_store *store, const char *url)
+{
+    struct semel_pg_outbox outbox;
+    struct semel_error err = {0};
+    ask(asker, "numbers");
+    if (semel__pg_outbox(store, &outbox, &err) != SEMEL_OK) {
+        report(asker, FAILED, "numbers", "%s; sql/postgres/roles.sql grants a worker what it needs", err.text);
+        return;
+    }
+    judge_numbers(asker, &outbox);
+    ask_locks(asker, store);
+    ask_notify(asker, store, outbox.notifies, url);
+}
+#endif
+
+/* Can the table be relayed, and is there an index for it? */
+static void ask_table(const struct asker *asker, struct semel_store *store, const struct semel_conf_outbox *outbox)
+{
+    const struct semel_relay_ops *relay = store->ops->relay;
+    struct semel_relay_look look;
+    struct semel_error err = {0};
+    ask(asker, "table");
+    if (relay->look(store, &outbox->table, &look, &err) != SEMEL_OK) {
+        report(asker, FAILED, "table", "%s", err.text);
+        return;
+    }
+    report(asker, OK, "table", "%s has the columns; its order rests on %s (%s)", look.relation, outbox->table.order.p,
+           look.order_type);
+    if (look.indexed)
+        report(asker, OK, "index", "an index gives the rows that were not published, in their order");
+    else
+        report(asker, WARNING, "index",
+               "no index gives only the rows that were not published, in their order, so that "
+               "each poll reads more: %s",
+               look.index);
+}
+
+static void ask_outboxes(struct asker *asker, struct semel_store *store, const char *url)
+{
+    const struct semel_conf *conf = asker->conf;
+    (void)url;
+    for (asker->about = conf->n_routes; asker->about < conf->n_routes + conf->n_outboxes; asker->about++) {
+        const struct semel_conf_outbox *outbox = outbox_at(conf, asker->about);
+        if (semel__str_given(outbox->table.name))
+            ask_table(asker, store, outbox);
+#ifdef SEMEL_WITH_POSTGRES
+        else if (conf->store_kind == SEMEL_CONF_STORE_POSTGRES)
+            ask_outbox(asker, store, url);
+#endif
+    }
+}
+
 static void ask_store(struct asker *asker)
 {
-    const struct semel_store_options options = {.lock_timeout_ms = LOCK_MS};
+    const struct semel_store_options options = {.lock_timeout_ms = LOCK_MS, .look = true};
     const struct semel_conf *conf = asker->conf;
     struct semel_store *store = NULL;
     struct semel_error err = {0};
@@ -291,9 +443,11 @@ static void ask_store(struct asker *asker)
     report(asker, OK, "schema", "version %d, which is current", semel_query_schema_found(store));
     ask_database(asker, store);
     bool writes = ask_begin(asker, store);
-    for (asker->route = 0; writes && asker->route < conf->n_routes; asker->route++)
+    for (asker->about = 0; writes && asker->about < conf->n_routes; asker->about++)
         if (route_of(asker)->handler.kind == SEMEL_DO_SQL)
             ask_statement(asker, store);
+    if (writes)
+        ask_outboxes(asker, store, url);
     semel_store_close(store);
 }
 
@@ -397,18 +551,25 @@ static void unreached(const struct semel_inspector *inspector, const char *quest
     report(asker_of(inspector), FAILED, question, "%s%s", broken ? "" : "cannot be reached: ", err->text);
 }
 
+#define INSPECTOR .timeout_ms = ASK_MS, .asking = asking, .found = found, .keeps = keeps, .unreached = unreached
+
+static void ask_sink(struct asker *asker)
+{
+    const struct semel_conf_outbox *outbox = outbox_at(asker->conf, asker->about);
+    const struct semel_broker_kind *kind = outbox->to.kind;
+    const struct asking ask = {.base = {INSPECTOR, .one_by_one = outbox->in_flight == 1}, .asker = asker};
+    if (kind->to_inspect != NULL)
+        kind->to_inspect(outbox->to.options, &ask.base);
+    else
+        report(asker, FAILED, kind->name, "this program was built without %s", kind->name);
+}
+
 static void ask_source(struct asker *asker)
 {
     const struct semel_route *route = route_of(asker);
     const struct semel_broker_kind *kind = route->from.kind;
     const struct asking ask = {
-        .base = {.timeout_ms = ASK_MS,
-                 .lease_us = route->policy.lease_us,
-                 .retry_max = route->policy.retry_max,
-                 .asking = asking,
-                 .found = found,
-                 .keeps = keeps,
-                 .unreached = unreached},
+        .base = {INSPECTOR, .lease_us = route->policy.lease_us, .retry_max = route->policy.retry_max},
         .asker = asker,
     };
     if (kind->inspect != NULL)
@@ -578,7 +739,7 @@ static bool ended_well(pid_t pid)
 
 static bool ask_group(struct cli *cli, struct asker *asker, group_fn group, struct answers *all)
 {
-    struct answer last = {.result = FAILED, .route = asker->route, .question = "asking"};
+    struct answer last = {.result = FAILED, .about = asker->about, .question = "asking"};
     struct answer answer;
     struct child child;
     bool ok = true;
@@ -606,25 +767,25 @@ static bool ask_group(struct cli *cli, struct asker *asker, group_fn group, stru
 
 static bool ask_all(struct cli *cli, const struct semel_conf *conf, struct answers *all)
 {
-    struct asker asker = {.conf = conf, .route = THE_STORE, .fd = -1};
+    struct asker asker = {.conf = conf, .about = THE_STORE, .fd = -1};
     bool ok = ask_group(cli, &asker, ask_store, all);
-    for (size_t i = 0; ok && i < conf->n_routes; i++) {
-        asker.route = i;
+    for (asker.about = 0; ok && asker.about < conf->n_routes; asker.about++)
         ok = ask_group(cli, &asker, ask_source, all) && ask_group(cli, &asker, ask_handler, all);
-    }
+    for (; ok && asker.about < conf->n_routes + conf->n_outboxes; asker.about++)
+        ok = ask_group(cli, &asker, ask_sink, all);
     return ok;
 }
 
 /* What the store says of a route's statement stands with the route. */
-static bool sort_by_route(struct cli *cli, const struct semel_conf *conf, struct answers *all)
+static bool sort_by_place(struct cli *cli, const struct semel_conf *conf, struct answers *all)
 {
     struct answer **sorted = semel__arena_alloc(&cli->arena, all->n + 1, sizeof(struct answer *));
     size_t n = 0;
     if (sorted == NULL)
         return false;
-    for (size_t i = 0; i <= conf->n_routes; i++)
+    for (size_t i = 0; i <= conf->n_routes + conf->n_outboxes; i++)
         for (size_t k = 0; k < all->n; k++)
-            if (all->at[k]->route == (i == 0 ? THE_STORE : i - 1))
+            if (all->at[k]->about == (i == 0 ? THE_STORE : i - 1))
                 sorted[n++] = all->at[k];
     all->at = sorted;
     all->n = n;
@@ -634,7 +795,7 @@ static bool sort_by_route(struct cli *cli, const struct semel_conf *conf, struct
 static bool ask_everything(struct cli *cli, const struct semel_conf *conf, struct answers *ret)
 {
     *ret = (struct answers){.conf = conf, .at = semel__arena_alloc(&cli->arena, ANSWERS_MAX, sizeof(struct answer *))};
-    return ret->at != NULL && ask_all(cli, conf, ret) && sort_by_route(cli, conf, ret);
+    return ret->at != NULL && ask_all(cli, conf, ret) && sort_by_place(cli, conf, ret);
 }
 
 /* ---- for people ---------------------------------------------------------------------------------- */
@@ -650,13 +811,48 @@ static void say_route(const struct cli *cli, const struct semel_route *route)
     cli_say(cli, "%s", "");
 }
 
+static void say_outbox(const struct cli *cli, const struct semel_conf_outbox *outbox)
+{
+    const struct semel_relay_table *t = &outbox->table;
+    cli_say(cli, "%s: outbox, to %s", outbox->name.p, outbox->to.kind->name);
+    cli_say(cli, "  %-14s %s", semel__checklist_name(SEMEL_CHECKLIST_CONNECTION), outbox->connection.p);
+    if (!semel__str_given(t->name)) {
+        cli_say(cli, "  %-14s %s", "order", ORDER_OWN);
+    } else if (!semel__str_given(t->aggregateid)) {
+        cli_say(cli,
+                "  %-14s none: %s has no column for the aggregate's id, so that each event is an aggregate of its own",
+                "order", t->name.p);
+    } else {
+        cli_say(cli,
+                "  %-14s the column %s of %s, then %s, within an aggregate; it is the order of commits only where "
+                "writers hold the aggregate's lock before the value is drawn",
+                "order", t->order.p, t->name.p, t->id.p);
+    }
+    if (semel__str_given(t->name))
+        cli_say(cli, "  %-14s %s%s", "published", semel__str_given(t->mark) ? "marked in the column " : "deleted",
+                semel__str_given(t->mark) ? t->mark.p : "");
+    cli_say(cli, "%s", "");
+}
+
+/* The name of what an answer is about. */
+static struct semel_str name_at(const struct semel_conf *conf, size_t about)
+{
+    const struct semel_conf_outbox *outbox = outbox_at(conf, about);
+    if (about == THE_STORE)
+        return (struct semel_str){0};
+    return outbox != NULL ? outbox->name : conf->routes[about].name;
+}
+
 static void say_answers(const struct cli *cli, const struct answers *online)
 {
     for (size_t i = 0; i < online->n; i++) {
         const struct answer *a = online->at[i];
-        bool store = a->route == THE_STORE;
-        cli_say(cli, "%-8s %s%s: %s: %s", result_names[a->result], store ? "store" : "route ",
-                store ? "" : online->conf->routes[a->route].name.p, a->question, a->text);
+        bool store = a->about == THE_STORE;
+        cli_say(cli, "%-8s %s%s: %s: %s", result_names[a->result],
+                store                                       ? "store"
+                : outbox_at(online->conf, a->about) != NULL ? "outbox "
+                                                            : "route ",
+                store ? "" : name_at(online->conf, a->about).p, a->question, a->text);
     }
 }
 
@@ -699,6 +895,22 @@ static void fill_route(struct semel_object *one, const void *ctx, size_t i)
     semel__object_done(&answers);
 }
 
+static void fill_outbox(struct semel_object *one, const void *ctx, size_t i)
+{
+    const struct semel_conf_outbox *outbox = &((const struct semel_conf *)ctx)->outboxes[i];
+    const struct semel_relay_table *t = &outbox->table;
+    const bool mapped = semel__str_given(t->name);
+    semel__object_text(one, "outbox", outbox->name);
+    semel__object_text(one, "sink", semel__str(outbox->to.kind->name));
+    semel__object_text(one, "connection", outbox->connection);
+    semel__object_text(one, "table", t->name);
+    semel__object_text(one, "order",
+                       !mapped                            ? SEMEL_STR("seq")
+                       : semel__str_given(t->aggregateid) ? t->order
+                                                          : semel__str(NULL));
+    semel__object_text(one, "mark", t->mark);
+}
+
 static void fill_mistake(struct semel_object *one, const void *ctx, size_t i)
 {
     const struct semel_conf_mistake *m = &((const struct semel_conf_mistakes *)ctx)->at[i];
@@ -712,8 +924,10 @@ static void fill_answer(struct semel_object *one, const void *ctx, size_t i)
 {
     const struct answers *online = ctx;
     const struct answer *a = online->at[i];
-    bool store = a->route == THE_STORE;
-    semel__object_text(one, "route", store ? semel__str(NULL) : online->conf->routes[a->route].name);
+    const bool outbox = outbox_at(online->conf, a->about) != NULL;
+    const struct semel_str name = name_at(online->conf, a->about);
+    semel__object_text(one, "route", outbox ? (struct semel_str){0} : name);
+    semel__object_text(one, "outbox", outbox ? name : (struct semel_str){0});
     semel__object_text(one, "question", semel__str(a->question));
     semel__object_text(one, "result", semel__str(result_names[a->result]));
     semel__object_text(one, "text", semel__str(a->text));
@@ -728,6 +942,7 @@ static int print_json(const char *file, const struct semel_conf *conf, const str
     semel__object_text(&object, "file", semel__str(file));
     semel__object_bool(&object, "ok", ok);
     semel__object_list(&object, "routes", conf != NULL ? conf->n_routes : 0, fill_route, conf);
+    semel__object_list(&object, "outboxes", conf != NULL ? conf->n_outboxes : 0, fill_outbox, conf);
     semel__object_list(&object, "mistakes", mistakes->n, fill_mistake, mistakes);
     semel__object_number(&object, "not_shown", (int64_t)mistakes->more);
     if (online != NULL)
@@ -740,16 +955,22 @@ static int print_json(const char *file, const struct semel_conf *conf, const str
 
 static int say(const struct cli *cli, const char *file, const struct semel_conf *conf, const struct answers *online)
 {
-    const char *many = conf->n_routes == 1 ? "" : "s";
+    char what[80];
+    int n = snprintf(what, sizeof(what), "%zu route%s", conf->n_routes, conf->n_routes == 1 ? "" : "s");
+    if (conf->n_outboxes > 0)
+        snprintf(what + n, sizeof(what) - (size_t)n, ", %zu outbox%s", conf->n_outboxes,
+                 conf->n_outboxes == 1 ? "" : "es");
     for (size_t i = 0; i < conf->n_routes; i++)
         say_route(cli, &conf->routes[i]);
+    for (size_t i = 0; i < conf->n_outboxes; i++)
+        say_outbox(cli, &conf->outboxes[i]);
     if (online == NULL) {
-        cli_say(cli, "%s: %zu route%s, no mistakes", file, conf->n_routes, many);
+        cli_say(cli, "%s: %s, no mistakes", file, what);
         return CLI_OK;
     }
     say_answers(cli, online);
-    cli_say(cli, "%s: %zu route%s, no mistakes; %zu answers, %zu warning%s, %zu failed", file, conf->n_routes, many,
-            online->n, online->warnings, online->warnings == 1 ? "" : "s", online->failures);
+    cli_say(cli, "%s: %s, no mistakes; %zu answers, %zu warning%s, %zu failed", file, what, online->n, online->warnings,
+            online->warnings == 1 ? "" : "s", online->failures);
     return online->failures == 0 ? CLI_OK : CLI_FAILED;
 }
 
@@ -803,16 +1024,19 @@ const struct cli_command cli_check = {
         "Each mistake is shown with its place, the line and a caret. A file without any gets an answer for each\n"
         "route: its guarantee, what its order rests on, and the checklist: the key, whether others can read what is\n"
         "on the way, the store, whether the effect is in the same transaction, the retention against the horizon,\n"
-        "calls to the outside and their keys.\n"
+        "calls to the outside and their keys; and for each outbox what its order rests on.\n"
         "Environment variables and secret files that the settings name must be there; no secret is shown. FILE may\n"
         "be - for stdin.\n"
         "\n"
         "No server is asked, unless --online is given. Then there is a line for each answer, with ok, warning or\n"
         "failed: whether the store can be reached, its schema is current, what is committed lasts, the role may do\n"
-        "what routes need, and statements can be prepared; whether topics and queues are there, and the broker\n"
+        "what routes need, and statements can be prepared; whether the table of an outbox has its columns, of the "
+        "right\n"
+        "types, and an index that fits; whether topics and queues are there, and the broker\n"
         "keeps messages no longer than the settings say (if it does, keep.completed must cover that); whether\n"
-        "servers of handlers accept connections (nothing is sent), and programs can be run. Nothing is changed,\n"
-        "and no message is read. No question waits much longer than 5 seconds.\n"
+        "servers of handlers accept connections (nothing is sent), and programs can be run; for an outbox, whether\n"
+        "its destinations are there, its numbers keep the order, and the relay can see who has drawn one. Nothing\n"
+        "is changed, no message is read, and no event is sent. No question waits much longer than 5 seconds.\n"
         "Exit code 1: there are mistakes, the file cannot be read, or an answer is `failed`.\n"
         "\n"
         "Examples\n"

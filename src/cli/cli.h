@@ -72,7 +72,7 @@ struct cli_command {
     int (*run)(struct cli *cli, const struct cli_args *args);
 };
 
-extern const struct cli_command cli_check, cli_init, cli_run, cli_relay;
+extern const struct cli_command cli_check, cli_init, cli_run, cli_relay, cli_gateway;
 extern const struct cli_command cli_demo, cli_migrate, cli_send, cli_status, cli_inbox, cli_bench, cli_consumer,
     cli_completion, cli_outbox, cli_rewind, cli_version;
 
@@ -172,6 +172,48 @@ void cli_table_number(struct cli_table *table, int64_t value);
 void cli_table_fixed(struct cli_table *table, double value, int digits);
 /* Prints and frees. With --json an array of objects. FAILED: no memory. */
 int cli_table_print(struct cli_table *table);
+
+/* ---- rows of the inbox and of the outbox ---- */
+
+/* The options that choose rows; each list is ended by NULL. */
+struct cli_filter {
+    const char *const *whose; /* texts that only narrow what others choose */
+    const char *const *texts, *const *flags;
+};
+#define CLI_FILTER_MAX 64
+/* As ops reads them, at most CLI_FILTER_MAX, with --limit and --after where a list has pages. 0, or an exit code. */
+struct semel_option;
+int cli_filter_read(const struct cli_args *args, const struct cli_filter *filter, bool pages, struct semel_option *ret,
+                    size_t *ret_n);
+/* One that was given, besides those of `whose`; NULL: none. */
+const char *cli_filter_given(const struct cli_args *args, const struct cli_filter *filter);
+/* Says on stderr how to get the next page. */
+void cli_filter_next(const struct cli_args *args, const struct cli_filter *filter, const char *command, size_t limit,
+                     int64_t after);
+
+/* A table of rows, without columns in which no row has anything. */
+struct cli_rows {
+    const struct cli_column *columns;
+    size_t n_columns; /* at most 16 */
+    /* The cell's text, or, where the column is no text, its number. */
+    struct semel_str (*cell)(size_t column, const void *ctx, size_t row, int64_t *ret_number);
+    const void *ctx;
+    size_t n;
+};
+int cli_rows_print(const struct cli *cli, const struct cli_rows *rows);
+
+/* A line "NAME  VALUE" of one row; what is not given is left out. */
+void cli_field(const struct cli *cli, const char *name, struct semel_str value);
+void cli_field_when(const struct cli *cli, const char *name, int64_t us, int64_t now_us);
+void cli_field_payload(const struct cli *cli, struct semel_str payload);
+/* What an operator did, in one line. */
+#define CLI_ACT_MAX 2048
+struct semel_act_line;
+void cli_act_show(const struct semel_act_line *act, char out[CLI_ACT_MAX]);
+/* Text, each line by its own cli_say, which lets no newline pass. */
+void cli_say_lines(const struct cli *cli, const struct semel_buf *buf);
+/* The bytes as they are; on a terminal only text. 0, or an exit code. */
+int cli_payload_print(struct semel_str payload);
 
 /* A time as 2026-11-15T22:48:07Z, or as "3 min ago" / "in 40 s" relative to now; SEMEL_NONE is "". */
 void cli_time(int64_t us, char *out, size_t size);

@@ -15,10 +15,8 @@
 #include "cli/cli.h"
 #include "ops/ops.h"
 
-#define SHOWN_MAX 2000 /* bytes of a payload for people */
 #define GROUPS_SHOWN 20
 #define REPORTED_MAX 100 /* messages of a bulk command that were not done, by name */
-#define OPTIONS_MAX 64
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
@@ -37,79 +35,26 @@
         "newer", 0, "DURATION", "received within this time, e.g. 15m"                                              \
     }
 
-static const char *const filter_names[] = {"status", "type", "key", "error", "class", "older", "newer"};
+static const char *const whose[] = {"consumer", "source", NULL};
+static const char *const text_filters[] = {"status", "type", "key", "error", "class", "older", "newer", NULL};
+static const char *const flag_filters[] = {"dead", NULL};
+static const struct cli_filter filters = {whose, text_filters, flag_filters};
 
 static struct semel_str value(const struct cli_args *args, const char *name)
 {
     return semel__str(cli_value(args, name));
 }
 
-/* The options of that name, as ops reads them. false: there are too many. */
-static bool add_options(const struct cli_args *args, const char *name, struct semel_option *options, size_t *n)
-{
-    const char *given;
-    for (size_t i = 0; (given = cli_values(args, name, i)) != NULL; i++) {
-        if (*n == OPTIONS_MAX)
-            return false;
-        options[(*n)++] = (struct semel_option){semel__str(name), semel__str(given)};
-    }
-    return true;
-}
-
-/* Filters, and where a list has pages its limit and after. 0, or an exit code. */
+/* 0, or an exit code. */
 static int read_query(const struct cli_args *args, bool pages, struct semel_query *ret)
 {
-    static const char *const names[] = {"consumer", "source", "limit", "after"};
-    struct semel_option options[OPTIONS_MAX];
+    struct semel_option options[CLI_FILTER_MAX];
     struct semel_error err = {0};
-    size_t n = 0;
-    bool ok = true;
-    for (size_t i = 0; i < (pages ? 4 : 2); i++)
-        ok = ok && add_options(args, names[i], options, &n);
-    for (size_t i = 0; i < sizeof filter_names / sizeof filter_names[0]; i++)
-        ok = ok && add_options(args, filter_names[i], options, &n);
-    if (!ok || n == OPTIONS_MAX)
-        return cli_fail(CLI_USAGE, "--status is given too often: several may be named with commas between");
-    if (cli_flag(args, "dead"))
-        options[n++] = (struct semel_option){SEMEL_STR("dead"), SEMEL_STR("true")};
-    if (semel__ops_query(options, n, semel__now(&semel__clock_real), ret, &err) != SEMEL_OK)
-        return cli_fail(CLI_USAGE, "--%s", err.text);
-    return CLI_OK;
-}
-
-/* Which filter besides --consumer and --source was given; NULL: none. */
-static const char *filter_given(const struct cli_args *args)
-{
-    if (cli_flag(args, "dead"))
-        return "dead";
-    for (size_t i = 0; i < sizeof filter_names / sizeof filter_names[0]; i++)
-        if (cli_value(args, filter_names[i]) != NULL)
-            return filter_names[i];
-    return NULL;
-}
-
-static void put_option(struct semel_buf *buf, const struct cli_args *args, const char *name)
-{
-    const char *given;
-    for (size_t i = 0; (given = cli_values(args, name, i)) != NULL; i++) {
-        semel__buf_addf(buf, " --%s=", name);
-        semel__put_word(buf, semel__str(given));
-    }
-}
-
-/* Appends the filters, as they would be given again. */
-static void put_filters(struct semel_buf *buf, const struct cli_args *args)
-{
-    put_option(buf, args, "consumer");
-    put_option(buf, args, "source");
-    if (cli_flag(args, "dead"))
-        semel__buf_addz(buf, " --dead");
-    for (size_t i = 0; i < sizeof filter_names / sizeof filter_names[0]; i++)
-        put_option(buf, args, filter_names[i]);
-    if (cli_value(args, "store") != NULL) {
-        semel__buf_addz(buf, " --store=");
-        semel__put_word(buf, semel__str(cli_store_shown(cli_value(args, "store"))));
-    }
+    size_t n;
+    int code = cli_filter_read(args, &filters, pages, options, &n);
+    if (code == CLI_OK && semel__ops_query(options, n, semel__now(&semel__clock_real), ret, &err) != SEMEL_OK)
+        code = cli_fail(CLI_USAGE, "--%s", err.text);
+    return code;
 }
 
 /* ---- finding one --------------------------------------------------------------------------------- */
@@ -191,9 +136,9 @@ static const struct cli_column columns[COLUMNS] = {
     [ERROR] = {"error", CLI_TEXT, true},
 };
 
-/* The cell's text, or, where the column is no text, its number. */
-static struct semel_str cell(enum column column, const struct semel_row *row, int64_t *ret_number)
+static struct semel_str cell(size_t column, const void *ctx, size_t i, int64_t *ret_number)
 {
+    const struct semel_row *row = &((const struct semel_list *)ctx)->rows[i];
     const char *cls = row->progress.error_class != SEMEL_CLASS_NONE ? semel__class_name(row->progress.error_class)
                                                                     : NULL;
     const struct semel_str texts[COLUMNS] = {
@@ -216,56 +161,6 @@ static struct semel_str cell(enum column column, const struct semel_row *row, in
     return texts[column];
 }
 
-/* Is there anything in this column on this page? */
-static bool says_something(enum column column, const struct semel_list *list)
-{
-    bool any = false;
-    for (size_t i = 0; i < list->n && !any; i++) {
-        int64_t number;
-        struct semel_str text = cell(column, &list->rows[i], &number);
-        any = columns[column].type == CLI_TEXT ? text.n > 0 : number != SEMEL_NONE;
-    }
-    return any;
-}
-
-static int print_rows(const struct cli *cli, const struct semel_list *list)
-{
-    struct cli_column chosen[COLUMNS];
-    enum column which[COLUMNS];
-    size_t k = 0;
-    for (enum column c = ID; c < COLUMNS; c++)
-        if (says_something(c, list)) {
-            chosen[k] = columns[c];
-            which[k++] = c;
-        }
-    struct cli_table *table = cli_table_new(cli, chosen, k);
-    for (size_t i = 0; i < list->n && table != NULL; i++)
-        for (size_t c = 0; c < k; c++) {
-            int64_t number;
-            struct semel_str text = cell(which[c], &list->rows[i], &number);
-            if (chosen[c].type == CLI_TEXT)
-                cli_table_text(table, text);
-            else
-                cli_table_number(table, number);
-        }
-    return cli_table_print(table);
-}
-
-static void report_next(const struct cli_args *args, size_t limit, int64_t after)
-{
-    struct semel_buf buf;
-    semel__buf_init(&buf, SEMEL_EXPLAIN_MAX);
-    semel__buf_addz(&buf, "semel inbox ls");
-    put_filters(&buf, args);
-    if (limit != SEMEL_LIST_LIMIT)
-        semel__buf_addf(&buf, " --limit %zu", limit);
-    semel__buf_addf(&buf, " --after %lld", (long long)after);
-    fflush(stdout);
-    if (!buf.failed)
-        fprintf(stderr, "there are more: %.*s\n", (int)buf.n, buf.p);
-    semel__buf_done(&buf);
-}
-
 static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *ops, const struct semel_query *query)
 {
     struct semel_error err = {0};
@@ -280,14 +175,14 @@ static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *
         semel__ops_json_list(&json, &list);
         code = cli_json_print(&json);
     } else if (list.n > 0) {
-        code = print_rows(cli, &list);
+        code = cli_rows_print(cli, &(struct cli_rows){columns, COLUMNS, cell, &list, list.n});
     } else {
         cli_say(cli, "no messages");
     }
     if (list.damaged > 0)
         cli_fail(code, "%zu rows cannot be read as Semel's and are not listed", list.damaged);
     if (list.more)
-        report_next(args, query->limit, list.rows[list.n - 1].arrival);
+        cli_filter_next(args, &filters, "inbox ls", query->limit, list.rows[list.n - 1].arrival);
     return code;
 }
 
@@ -380,82 +275,46 @@ static const struct cli_command ls = {
 
 /* ---- show --------------------------------------------------------------------------------------- */
 
-static void field(const struct cli *cli, const char *name, struct semel_str value)
-{
-    char text[SHOWN_MAX + 1];
-    if (!semel__str_given(value))
-        return;
-    semel__str_show(text, sizeof text, value);
-    cli_say(cli, "%-14s%s%s", name, text, value.n > SHOWN_MAX ? " ..." : "");
-}
-
-static void field_when(const struct cli *cli, const char *name, int64_t us, int64_t now_us)
-{
-    struct semel_buf buf;
-    if (us == SEMEL_NONE)
-        return;
-    semel__buf_init(&buf, 200);
-    semel__put_when(&buf, us, now_us);
-    field(cli, name, semel__buf_str(&buf));
-    semel__buf_done(&buf);
-}
-
 static void field_number(const struct cli *cli, const char *name, int64_t value)
 {
     if (value != SEMEL_NONE)
         cli_say(cli, "%-14s%lld", name, (long long)value);
 }
 
-/* Text, each line by its own cli_say, which lets no newline pass. */
-static void say_lines(const struct cli *cli, const struct semel_buf *buf)
-{
-    struct semel_str text = semel__buf_str(buf);
-    while (text.n > 0) {
-        const char *end = memchr(text.p, '\n', text.n);
-        size_t n = end != NULL ? (size_t)(end - text.p) : text.n;
-        cli_say(cli, "%.*s", (int)n, text.p);
-        n += end != NULL;
-        text.p += n;
-        text.n -= n;
-    }
-}
-
 static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
 {
     const struct semel_row *row = f->row;
     const struct semel_progress *progress = &row->progress;
-    field(cli, "id", row->id);
-    field(cli, "consumer", row->consumer);
-    field(cli, "source", row->source.n > 0 ? row->source : (struct semel_str){0});
-    field(cli, "type", row->type);
-    field(cli, "status", semel__str(semel__row_status_name(progress->state)));
+    cli_field(cli, "id", row->id);
+    cli_field(cli, "consumer", row->consumer);
+    cli_field(cli, "source", row->source.n > 0 ? row->source : (struct semel_str){0});
+    cli_field(cli, "type", row->type);
+    cli_field(cli, "status", semel__str(semel__row_status_name(progress->state)));
     if (progress->error_class != SEMEL_CLASS_NONE)
-        field(cli, "class", semel__str(semel__class_name(progress->error_class)));
-    field(cli, "error", progress->error_text);
+        cli_field(cli, "class", semel__str(semel__class_name(progress->error_class)));
+    cli_field(cli, "error", progress->error_text);
     cli_say(cli, "%-14s%d%s", "attempts", progress->attempts, progress->alone ? ", runs alone" : "");
     if (progress->retries > 0)
         cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", progress->retries,
                 progress->attempts_before);
-    field(cli, "key", row->order_key);
+    cli_field(cli, "key", row->order_key);
     field_number(cli, "version", row->version);
-    field_when(cli, "made", row->message_time_us, f->now_us);
-    field_when(cli, "received", row->received_us, f->now_us);
-    field_when(cli, "updated", row->updated_us, f->now_us);
-    field_when(cli, "finished", progress->processed_us, f->now_us);
-    field_when(cli, "due", progress->due_us, f->now_us);
-    field(cli, "held by", progress->lease_owner);
-    field_when(cli, "held until", progress->lease_until_us, f->now_us);
-    field(cli, "outcome", progress->outcome);
-    field(cli, "position", row->position);
-    field(cli, "traceparent", row->traceparent);
+    cli_field_when(cli, "made", row->message_time_us, f->now_us);
+    cli_field_when(cli, "received", row->received_us, f->now_us);
+    cli_field_when(cli, "updated", row->updated_us, f->now_us);
+    cli_field_when(cli, "finished", progress->processed_us, f->now_us);
+    cli_field_when(cli, "due", progress->due_us, f->now_us);
+    cli_field(cli, "held by", progress->lease_owner);
+    cli_field_when(cli, "held until", progress->lease_until_us, f->now_us);
+    cli_field(cli, "outcome", progress->outcome);
+    cli_field(cli, "position", row->position);
+    cli_field(cli, "traceparent", row->traceparent);
     field_number(cli, "arrival", row->arrival);
-    field(cli, "headers", row->headers);
+    cli_field(cli, "headers", row->headers);
     if (!row->kept)
         cli_say(cli, "%-14snot kept", "payload");
-    else if (semel__utf8_valid(row->payload))
-        field(cli, "payload", row->payload);
     else
-        cli_say(cli, "%-14s%zu bytes that are not text; --payload writes them", "payload", row->payload.n);
+        cli_field_payload(cli, row->payload);
 }
 
 /* Who waits for a business key that it has, or that it wants like them (A6). */
@@ -472,11 +331,11 @@ static void say_waiters(const struct cli *cli, const struct semel_ops_facts *f)
 static void say_history(const struct cli *cli, const struct semel_ops_facts *f)
 {
     const struct semel_history *h = f->history;
-    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64];
+    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64], act[CLI_ACT_MAX];
     for (size_t i = 0; i < h->n_business; i++)
-        field(cli, "business key", h->business[i]);
+        cli_field(cli, "business key", h->business[i]);
     for (size_t i = 0; i < f->row->n_wants; i++)
-        field(cli, "wanted key", f->row->wants[i]);
+        cli_field(cli, "wanted key", f->row->wants[i]);
     say_waiters(cli, f);
     for (size_t i = 0; i < h->n_tries; i++) {
         cli_time(h->tries[i].at_us, at, sizeof at);
@@ -487,11 +346,8 @@ static void say_history(const struct cli *cli, const struct semel_ops_facts *f)
                 text[0] != '\0' ? ": " : "", text);
     }
     for (size_t i = 0; i < h->n_acts; i++) {
-        cli_time(h->acts[i].at_us, at, sizeof at);
-        semel__str_show(who, sizeof who, h->acts[i].who);
-        semel__str_show(what, sizeof what, h->acts[i].what);
-        semel__str_show(text, sizeof text, h->acts[i].reason);
-        cli_say(cli, "%-14s%s  %s  %s: %s", i == 0 ? "audit" : "", at, who, what, text);
+        cli_act_show(&h->acts[i], act);
+        cli_say(cli, "%-14s%s", i == 0 ? "audit" : "", act);
     }
     for (size_t i = 0; i < h->n_conflicts; i++) {
         cli_time(h->conflicts[i].last_us, at, sizeof at);
@@ -506,19 +362,7 @@ static int print_payload(const struct semel_row *row)
 {
     if (!row->kept)
         return cli_fail(CLI_REFUSED, "the payload of this message was not kept");
-    if (isatty(STDOUT_FILENO) == 1) {
-        struct semel_str rest = row->payload;
-        while (rest.n > 0) {
-            uint32_t c = 0;
-            size_t n = semel__utf8_next(rest, &c);
-            if (n == 0 || (c != '\n' && c != '\t' && !semel__utf8_shown(c)))
-                return cli_fail(CLI_REFUSED, "the payload has control characters or is not text: send it to a file");
-            rest.p += n;
-            rest.n -= n;
-        }
-    }
-    fwrite(row->payload.p, 1, row->payload.n, stdout);
-    return CLI_OK;
+    return cli_payload_print(row->payload);
 }
 
 static int print_all(const struct cli *cli, const struct semel_ops_facts *f)
@@ -540,8 +384,8 @@ static int print_all(const struct cli *cli, const struct semel_ops_facts *f)
         say_row(cli, f);
         say_history(cli, f);
         cli_say(cli, "%s", "");
-        say_lines(cli, &why);
-        say_lines(cli, &next);
+        cli_say_lines(cli, &why);
+        cli_say_lines(cli, &next);
     }
     semel__buf_done(&why);
     semel__buf_done(&next);
@@ -865,7 +709,7 @@ static int choose(struct bulk *b, bool *ret_dry)
 
 static int no_filters(const struct bulk *b)
 {
-    const char *given = filter_given(b->args);
+    const char *given = cli_filter_given(b->args, &filters);
     if (given == NULL && cli_value(b->args, "consumer") != NULL)
         given = "consumer";
     if (given == NULL && cli_value(b->args, "source") != NULL)
@@ -1062,7 +906,7 @@ static int run(struct cli *cli, const struct cli_args *args, enum semel_command_
     bool retry = kind == SEMEL_COMMAND_RETRY;
     if (cli_n(args) == 0)
         return in_bulk(cli, args, kind);
-    const char *filter = filter_given(args);
+    const char *filter = cli_filter_given(args, &filters);
     for (size_t i = 0; filter == NULL && i < (retry ? 3 : 2); i++)
         filter = cli_value(args, bulk_only[i]) != NULL ? bulk_only[i] : NULL;
     if (filter != NULL)

@@ -6,16 +6,10 @@
  * Invariants: nothing of an event reaches a terminal as it is, but with --payload, and then only text. What is cut is
  * said to be cut. A command in bulk stops between two events.
  */
-#include <stdio.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/cli.h"
 #include "ops/ops.h"
-
-#define SHOWN_MAX 2000 /* bytes of a payload for people */
-#define OPTIONS_MAX 32
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
@@ -29,68 +23,20 @@
         "destination", 0, "NAME", "only if the event itself names this destination"                            \
     }
 
-static const char *const text_filters[] = {"status", "aggregatetype", "aggregateid", "type", "destination"};
-static const char *const flag_filters[] = {"dead", "aside"};
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
-/* false: there are too many. */
-static bool add_options(const struct cli_args *args, const char *name, struct semel_option *options, size_t *n)
-{
-    const char *given;
-    for (size_t i = 0; (given = cli_values(args, name, i)) != NULL; i++) {
-        if (*n == OPTIONS_MAX)
-            return false;
-        options[(*n)++] = (struct semel_option){semel__str(name), semel__str(given)};
-    }
-    return true;
-}
+static const char *const no_names[] = {NULL};
+static const char *const text_filters[] = {"status", "aggregatetype", "aggregateid", "type", "destination", NULL};
+static const char *const flag_filters[] = {"dead", "aside", NULL};
+static const struct cli_filter filters = {no_names, text_filters, flag_filters};
 
 static int read_query(const struct cli_args *args, bool pages, struct semel_event_query *ret)
 {
-    struct semel_option options[OPTIONS_MAX + COUNT_OF(flag_filters)];
+    struct semel_option options[CLI_FILTER_MAX];
     struct semel_error err = {0};
-    size_t n = 0;
-    bool ok = true;
-    for (size_t i = 0; i < COUNT_OF(text_filters); i++)
-        ok = ok && add_options(args, text_filters[i], options, &n);
-    if (pages)
-        ok = ok && add_options(args, "limit", options, &n) && add_options(args, "after", options, &n);
-    if (!ok)
-        return cli_fail(CLI_USAGE, "--status is given too often: several may be named with commas between");
-    for (size_t i = 0; i < COUNT_OF(flag_filters); i++)
-        if (cli_flag(args, flag_filters[i]))
-            options[n++] = (struct semel_option){semel__str(flag_filters[i]), SEMEL_STR("true")};
-    if (semel__ops_event_query(options, n, ret, &err) != SEMEL_OK)
-        return cli_fail(CLI_USAGE, "--%s", err.text);
-    return CLI_OK;
-}
-
-static const char *filter_given(const struct cli_args *args)
-{
-    for (size_t i = 0; i < COUNT_OF(flag_filters); i++)
-        if (cli_flag(args, flag_filters[i]))
-            return flag_filters[i];
-    for (size_t i = 0; i < COUNT_OF(text_filters); i++)
-        if (cli_value(args, text_filters[i]) != NULL)
-            return text_filters[i];
-    return NULL;
-}
-
-static void put_filters(struct semel_buf *buf, const struct cli_args *args)
-{
-    const char *given;
-    for (size_t i = 0; i < COUNT_OF(flag_filters); i++)
-        if (cli_flag(args, flag_filters[i]))
-            semel__buf_addf(buf, " --%s", flag_filters[i]);
-    for (size_t i = 0; i < COUNT_OF(text_filters); i++)
-        for (size_t k = 0; (given = cli_values(args, text_filters[i], k)) != NULL; k++) {
-            semel__buf_addf(buf, " --%s=", text_filters[i]);
-            semel__put_word(buf, semel__str(given));
-        }
-    if (cli_value(args, "store") != NULL) {
-        semel__buf_addz(buf, " --store=");
-        semel__put_word(buf, semel__str(cli_store_shown(cli_value(args, "store"))));
-    }
+    size_t n;
+    int code = cli_filter_read(args, &filters, pages, options, &n);
+    if (code == CLI_OK && semel__ops_event_query(options, n, ret, &err) != SEMEL_OK)
+        code = cli_fail(CLI_USAGE, "--%s", err.text);
+    return code;
 }
 
 /* ---- ls ------------------------------------------------------------------------------------------ */
@@ -110,8 +56,9 @@ static const struct cli_column columns[COLUMNS] = {
     [ERROR] = {"error", CLI_TEXT, true},
 };
 
-static struct semel_str cell(enum column column, const struct semel_event_row *row, int64_t *ret_number)
+static struct semel_str cell(size_t column, const void *ctx, size_t i, int64_t *ret_number)
 {
+    const struct semel_event_row *row = &((const struct semel_events *)ctx)->rows[i];
     const struct semel_str texts[COLUMNS] = {
         [ID] = row->id,
         [STATUS] = semel__str(semel__event_status_name(row->status)),
@@ -124,55 +71,6 @@ static struct semel_str cell(enum column column, const struct semel_event_row *r
     const int64_t numbers[COLUMNS] = {[ATTEMPTS] = row->attempts, [CREATED] = row->created_us, [DUE] = row->due_us};
     *ret_number = numbers[column];
     return texts[column];
-}
-
-static bool says_something(enum column column, const struct semel_events *events)
-{
-    bool any = false;
-    for (size_t i = 0; i < events->n && !any; i++) {
-        int64_t number;
-        struct semel_str text = cell(column, &events->rows[i], &number);
-        any = columns[column].type == CLI_TEXT ? text.n > 0 : number != SEMEL_NONE;
-    }
-    return any;
-}
-
-static int print_rows(const struct cli *cli, const struct semel_events *events)
-{
-    struct cli_column chosen[COLUMNS];
-    enum column which[COLUMNS];
-    size_t k = 0;
-    for (enum column c = ID; c < COLUMNS; c++)
-        if (says_something(c, events)) {
-            chosen[k] = columns[c];
-            which[k++] = c;
-        }
-    struct cli_table *table = cli_table_new(cli, chosen, k);
-    for (size_t i = 0; i < events->n && table != NULL; i++)
-        for (size_t c = 0; c < k; c++) {
-            int64_t number;
-            struct semel_str text = cell(which[c], &events->rows[i], &number);
-            if (chosen[c].type == CLI_TEXT)
-                cli_table_text(table, text);
-            else
-                cli_table_number(table, number);
-        }
-    return cli_table_print(table);
-}
-
-static void tell_next(const struct cli_args *args, const struct semel_event_query *query, int64_t after)
-{
-    struct semel_buf buf;
-    semel__buf_init(&buf, SEMEL_EXPLAIN_MAX);
-    semel__buf_addz(&buf, "semel outbox ls");
-    put_filters(&buf, args);
-    if (query->limit != SEMEL_LIST_LIMIT)
-        semel__buf_addf(&buf, " --limit %zu", query->limit);
-    semel__buf_addf(&buf, " --after %lld", (long long)after);
-    fflush(stdout);
-    if (!buf.failed)
-        fprintf(stderr, "there are more: %.*s\n", (int)buf.n, buf.p);
-    semel__buf_done(&buf);
 }
 
 static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
@@ -190,12 +88,12 @@ static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *
         semel__ops_json_events(&json, &events);
         code = cli_json_print(&json);
     } else if (events.n > 0) {
-        code = print_rows(cli, &events);
+        code = cli_rows_print(cli, &(struct cli_rows){columns, COLUMNS, cell, &events, events.n});
     } else {
         cli_say(cli, "no events");
     }
     if (events.more)
-        tell_next(args, query, events.rows[events.n - 1].seq);
+        cli_filter_next(args, &filters, "outbox ls", query->limit, events.rows[events.n - 1].seq);
     return code;
 }
 
@@ -240,92 +138,49 @@ static const struct cli_command ls = {
 
 /* ---- show ---------------------------------------------------------------------------------------- */
 
-static void field(const struct cli *cli, const char *name, struct semel_str value)
-{
-    char text[SHOWN_MAX + 1];
-    if (!semel__str_given(value))
-        return;
-    semel__str_show(text, sizeof text, value);
-    cli_say(cli, "%-14s%s%s", name, text, value.n > SHOWN_MAX ? " ..." : "");
-}
-
-static void field_when(const struct cli *cli, const char *name, int64_t us, int64_t now_us)
-{
-    struct semel_buf buf;
-    if (us == SEMEL_NONE)
-        return;
-    semel__buf_init(&buf, 200);
-    semel__put_when(&buf, us, now_us);
-    field(cli, name, semel__buf_str(&buf));
-    semel__buf_done(&buf);
-}
-
-/* Text, each line by its own cli_say, which lets no newline pass. */
-static void say_lines(const struct cli *cli, const struct semel_buf *buf)
-{
-    struct semel_str text = semel__buf_str(buf);
-    while (text.n > 0) {
-        const char *end = memchr(text.p, '\n', text.n);
-        size_t n = end != NULL ? (size_t)(end - text.p) : text.n;
-        cli_say(cli, "%.*s", (int)n, text.p);
-        n += end != NULL;
-        text.p += n;
-        text.n -= n;
-    }
-}
-
 static void say_row(const struct cli *cli, const struct semel_event_facts *f)
 {
     const struct semel_event_row *row = f->row;
-    field(cli, "id", row->id);
-    field(cli, "status", semel__str(semel__event_status_name(row->status)));
-    field(cli, "aggregatetype", row->aggregatetype);
-    field(cli, "aggregateid", row->aggregateid);
-    field(cli, "type", row->type);
-    field(cli, "destination", row->destination);
+    cli_field(cli, "id", row->id);
+    cli_field(cli, "status", semel__str(semel__event_status_name(row->status)));
+    cli_field(cli, "aggregatetype", row->aggregatetype);
+    cli_field(cli, "aggregateid", row->aggregateid);
+    cli_field(cli, "type", row->type);
+    cli_field(cli, "destination", row->destination);
     cli_say(cli, "%-14s%lld (shard %lld)", "seq", (long long)row->seq, (long long)row->shard);
     cli_say(cli, "%-14s%lld%s", "attempts", (long long)row->attempts, row->alone ? ", is sent alone" : "");
-    field(cli, "error", row->error);
-    field_when(cli, "created", row->created_us, f->now_us);
-    field_when(cli, "updated", row->updated_us, f->now_us);
-    field_when(cli, "due", row->due_us, f->now_us);
-    field_when(cli, "published", row->sent_us, f->now_us);
-    field(cli, "relay", f->place.relay_owner);
-    field_when(cli, "lease until", f->place.lease_until_us, f->now_us);
-    field(cli, "traceparent", row->traceparent);
-    field(cli, "headers", row->headers);
+    cli_field(cli, "error", row->error);
+    cli_field_when(cli, "created", row->created_us, f->now_us);
+    cli_field_when(cli, "updated", row->updated_us, f->now_us);
+    cli_field_when(cli, "due", row->due_us, f->now_us);
+    cli_field_when(cli, "published", row->sent_us, f->now_us);
+    cli_field(cli, "relay", f->place.relay_owner);
+    cli_field_when(cli, "lease until", f->place.lease_until_us, f->now_us);
+    cli_field(cli, "traceparent", row->traceparent);
+    cli_field(cli, "headers", row->headers);
     if (row->bytes == SEMEL_NONE)
         cli_say(cli, "%-14snone: a tombstone", "payload");
-    else if (semel__utf8_valid(row->payload))
-        field(cli, "payload", row->payload);
     else
-        cli_say(cli, "%-14s%zu bytes that are not text; --payload writes them", "payload", row->payload.n);
+        cli_field_payload(cli, row->payload);
 }
 
 static void say_acts(const struct cli *cli, const struct semel_event_facts *f)
 {
-    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64];
+    char act[CLI_ACT_MAX];
     for (size_t i = f->n_acts; i > 0; i--) {
-        const struct semel_act_line *act = &f->acts[i - 1];
-        cli_time(act->at_us, at, sizeof at);
-        semel__str_show(who, sizeof who, act->who);
-        semel__str_show(what, sizeof what, act->what);
-        semel__str_show(text, sizeof text, act->reason);
-        cli_say(cli, "%-14s%s  %s  %s: %s", i == f->n_acts ? "audit" : "", at, who, what, text);
+        cli_act_show(&f->acts[i - 1], act);
+        cli_say(cli, "%-14s%s", i == f->n_acts ? "audit" : "", act);
     }
 }
 
 /* No such event; but what was done to it may be in the audit. */
 static int tell_none(const char *id, const struct semel_event_facts *f)
 {
-    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64];
+    char act[CLI_ACT_MAX];
     int code = cli_fail(CLI_NOTHING, "there is no event '%s': it was published or discarded, or never was", id);
     if (f->n_acts > 0) {
-        cli_time(f->acts[0].at_us, at, sizeof at);
-        semel__str_show(who, sizeof who, f->acts[0].who);
-        semel__str_show(what, sizeof what, f->acts[0].what);
-        semel__str_show(text, sizeof text, f->acts[0].reason);
-        cli_fail(code, "the audit has, last: %s  %s  %s: %s", at, who, what, text);
+        cli_act_show(&f->acts[0], act);
+        cli_fail(code, "the audit has, last: %s", act);
     }
     return code;
 }
@@ -334,20 +189,7 @@ static int print_payload(const struct semel_event_row *row)
 {
     if (row->bytes == SEMEL_NONE)
         return cli_fail(CLI_REFUSED, "this event has no payload: it is a tombstone");
-    if (isatty(STDOUT_FILENO) == 1) {
-        struct semel_str rest = row->payload;
-        while (rest.n > 0) {
-            uint32_t c = 0;
-            size_t n = semel__utf8_next(rest, &c);
-            if (n == 0 || (c != '\n' && c != '\t' && !semel__utf8_shown(c)))
-                return cli_fail(CLI_REFUSED, "the payload has control characters or is not text: send it to a file");
-            rest.p += n;
-            rest.n -= n;
-        }
-    }
-    if (row->payload.n > 0)
-        fwrite(row->payload.p, 1, row->payload.n, stdout);
-    return CLI_OK;
+    return cli_payload_print(row->payload);
 }
 
 static int print_all(const struct cli *cli, const struct semel_event_facts *f)
@@ -369,8 +211,8 @@ static int print_all(const struct cli *cli, const struct semel_event_facts *f)
         say_row(cli, f);
         say_acts(cli, f);
         cli_say(cli, "%s", "");
-        say_lines(cli, &why);
-        say_lines(cli, &next);
+        cli_say_lines(cli, &why);
+        cli_say_lines(cli, &next);
     }
     semel__buf_done(&why);
     semel__buf_done(&next);
@@ -535,9 +377,9 @@ static int act_on_filter(struct acting *a)
 static int run(struct cli *cli, const struct cli_args *args, enum semel_command_kind kind)
 {
     struct acting a = {.cli = cli, .args = args};
-    const char *filter = filter_given(args);
-    if (cli_n(args) > 0 && filter != NULL)
-        return cli_fail(CLI_USAGE, "--%s chooses by itself: give ids or filters, not both", filter);
+    const char *chooses = cli_filter_given(args, &filters);
+    if (cli_n(args) > 0 && chooses != NULL)
+        return cli_fail(CLI_USAGE, "--%s chooses by itself: give ids or filters, not both", chooses);
     int code = read_given(args, kind, &a.given);
     if (code == CLI_OK)
         code = cli_ops_open(cli, args, true, &a.ops);

@@ -69,7 +69,7 @@ static semel_status read_view(struct semel_ops *ops, struct semel_str only, stru
     if (status == SEMEL_OK)
         status = semel_query_counts(ops->store, only, CAP, CAP, ops->arena, &view->counts, &view->n_counts, err);
     if (status == SEMEL_OK)
-        status = semel_query_outbox_state(ops->store, CAP, ops->arena, &view->outbox, err);
+        status = semel_query_outbox_state(ops->store, NULL, true, CAP, ops->arena, &view->outbox, err);
     if (status == SEMEL_OK)
         status = read_damage(ops, only, view, err);
     for (size_t i = 0; status == SEMEL_OK && i < view->n_counts; i++) {
@@ -184,6 +184,11 @@ static void print_outbox(struct cli *cli, const struct view *view)
         semel__str_show(why, sizeof(why), o->down_why);
         cli_say(cli, "        %lld events wait for %s: %s", (long long)o->down, id, why);
     }
+    if (semel__str_given(o->relay_down)) {
+        semel__str_show(id, sizeof(id), o->relay_owner);
+        semel__str_show(why, sizeof(why), o->relay_down);
+        cli_say(cli, "        relay %s cannot publish to %s", id, why);
+    }
     print_holder(cli, view);
 }
 
@@ -248,6 +253,8 @@ static void fill_outbox(struct semel_object *outbox, const struct semel_outbox_s
     semel__object_number(outbox, "destination_waiters", o->down);
     semel__object_text(outbox, "destination", o->down_destination);
     semel__object_text(outbox, "destination_error", o->down_why);
+    semel__object_text(outbox, "relay", o->relay_owner);
+    semel__object_text(outbox, "relay_down", o->relay_down);
     semel__object_number(outbox, "holder_pid", o->holder_pid);
     semel__object_text(outbox, "holder_user", o->holder_user);
     semel__object_time(outbox, "holder_since", o->holder_since_us);

@@ -28,6 +28,7 @@
 #include "broker/kind.h"
 #include "core/extract.h"
 #include "core/policy.h"
+#include "core/relay.h"
 
 #define SEMEL_CONF_TEXT_MAX ((size_t)1 << 20)
 #define SEMEL_CONF_MISTAKES 50
@@ -147,13 +148,16 @@ struct semel_route {
 
 struct semel_conf_outbox {
     struct semel_str name;
-    struct semel_source to;   /* a sink: its options begin with struct semel_sink_options */
-    struct semel_str to_said; /* the server, as the file has it */
-    int64_t keep_us;          /* confirmed events; 0: they are deleted */
+    struct semel_relay_table table; /* its name is not given: the outbox of the store */
+    struct semel_source to;         /* a sink: its options begin with struct semel_sink_options */
+    struct semel_str to_said;       /* the server, as the file has it */
+    struct semel_str connection;    /* who can read events on the network, as a sentence */
+    int64_t keep_us;                /* confirmed events; 0: they are deleted */
     int64_t retry_max, first_us, ceiling_us;
     int64_t timeout_us, lease_us; /* of one call to the sink; of the relay, which outlasts it */
     int64_t in_flight;            /* 0: as the sink can; 1: one event of an aggregate at a time */
     int64_t batch;                /* events per round, about */
+    bool notify;                  /* the relay listens for notifications, besides polling */
 };
 
 /* ---- all of it ---- */

@@ -10,6 +10,7 @@
  * it. What others can reach is encrypted and asks for a token; a password, or a message for a handler, goes to another
  * host only when its certificate is checked, unless that is asked for.
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -704,6 +705,76 @@ void semel__conf_between(struct conf_reader *r)
 
 /* ---- outboxes ------------------------------------------------------------------------------------ */
 
+static void keep_connection(struct conf_reader *r, struct semel_conf_outbox *outbox, const struct conf_check *check)
+{
+    struct semel_buf buf;
+    semel__buf_init(&buf, 1024);
+    outbox->to.kind->to_connection(outbox->to.options, &check->base, &buf);
+    r->failed |= buf.failed || !semel__arena_copy(&r->owned->arena, semel__buf_str(&buf), &outbox->connection);
+    semel__buf_done(&buf);
+}
+
+static void check_notify(const struct look *l)
+{
+    const struct semel_conf *conf = &l->r->owned->conf;
+    if (conf->store_kind != SEMEL_CONF_STORE_POSTGRES)
+        WRONG(l, "notify", "%s.notify is for PostgreSQL; the relay of an SQLite file sees at once that it has changed",
+              l->r->path);
+    else if (strstr(conf->store.p, "semel_pooler=1") != NULL)
+        WRONG(l, "notify",
+              "%s.notify hears nothing behind a transaction pooler; leave it out, or name the server itself in `store`",
+              l->r->path);
+}
+
+/* What goes into a statement as it is. */
+static bool is_plain_value(struct semel_str value)
+{
+    for (size_t i = 0; i < value.n; i++)
+        if (!isalnum((unsigned char)value.p[i]) && strchr("_-.: ", value.p[i]) == NULL)
+            return false;
+    return value.n > 0 && value.n <= 100;
+}
+
+/* The table of SCHEMA.TABLE, without quotes around it. */
+static struct semel_str last_part(struct semel_str name)
+{
+    bool quoted = false;
+    size_t from = 0;
+    for (size_t i = 0; i < name.n; i++) {
+        quoted ^= name.p[i] == '"';
+        if (name.p[i] == '.' && !quoted)
+            from = i + 1;
+    }
+    struct semel_str last = {name.p + from, name.n - from};
+    if (last.n > 1 && last.p[0] == '"' && last.p[last.n - 1] == '"')
+        last = (struct semel_str){last.p + 1, last.n - 2};
+    return last;
+}
+
+static void check_table(const struct look *l, const struct semel_conf_outbox *outbox)
+{
+    const struct semel_relay_table *t = &outbox->table;
+    const char *path = l->r->path;
+    if (outbox->keep_us > 0)
+        WRONG(l, "keep",
+              "%s.keep is for the store's outbox; a row of a mapped table is deleted, or marked by table.mark", path);
+    if (outbox->notify)
+        WRONG(l, "notify", "%s.notify is for the store's outbox, whose trigger sends notifications", path);
+    if (semel__str_given(t->unmarked) != semel__str_given(t->marked))
+        WRONG(l, "table", "%s.table has one of unmarked and marked, and needs both or none", path);
+    if (semel__str_given(t->marked) && !semel__str_given(t->mark))
+        WRONG(l, "table", "%s.table has values of a mark; table.mark must name the column", path);
+    if (semel__str_given(t->marked) && semel__str_eq(t->marked, t->unmarked))
+        WRONG(l, "table.marked", "%s.table.marked is the same as unmarked: an event would be published again and again",
+              path);
+    if (semel__str_given(t->unmarked) && !is_plain_value(t->unmarked))
+        WRONG(l, "table.unmarked", "%s.table.unmarked must be 1 to 100 letters, digits, blanks and _ - . :", path);
+    if (semel__str_given(t->marked) && !is_plain_value(t->marked))
+        WRONG(l, "table.marked", "%s.table.marked must be 1 to 100 letters, digits, blanks and _ - . :", path);
+    if (semel__str_given(t->mark) && (semel__str_eq(t->mark, t->order) || semel__str_eq(t->mark, t->id)))
+        WRONG(l, "table.mark", "%s.table.mark must be a column of its own", path);
+}
+
 static void check_outbox(struct conf_reader *r, struct semel_conf_outbox *outbox, const struct conf_node *node)
 {
     char path[64];
@@ -714,11 +785,26 @@ static void check_outbox(struct conf_reader *r, struct semel_conf_outbox *outbox
     snprintf(path, sizeof(path), "to.%s", outbox->to.kind->name);
     outbox->to_said = semel__conf_find(node, path)->said;
     outbox->to.kind->to_check(outbox->to.options, &check.base);
+    keep_connection(r, outbox, &check);
+    if (outbox->notify)
+        check_notify(&l);
     if (outbox->lease_us < 2 * outbox->timeout_us)
         WRONG(&l, "lease", "%s.lease must be at least twice %s.timeout: a call must end before the lease does", r->path,
               r->path);
     if (outbox->first_us > outbox->ceiling_us)
         WRONG(&l, "retry.first", "%s.retry.first is longer than %s.retry.ceiling", r->path, r->path);
+    if (semel__str_given(outbox->table.name))
+        check_table(&l, outbox);
+}
+
+/* Two outboxes on one table, as far as the file can tell. A name without a schema may be that of any. */
+static bool same_table(const struct semel_conf_outbox *a, const struct semel_conf_outbox *b)
+{
+    if (!semel__str_given(a->table.name) || !semel__str_given(b->table.name))
+        return !semel__str_given(a->table.name) && !semel__str_given(b->table.name);
+    return semel__str_eq(last_part(a->table.name), last_part(b->table.name)) &&
+           (semel__str_eq(a->table.name, b->table.name) || last_part(a->table.name).n == a->table.name.n ||
+            last_part(b->table.name).n == b->table.name.n);
 }
 
 void semel__conf_outboxes(struct conf_reader *r)
@@ -730,12 +816,21 @@ void semel__conf_outboxes(struct conf_reader *r)
             continue;
         semel__str_show(name, sizeof(name), conf->outboxes[i].name);
         snprintf(r->path, sizeof(r->path), "outboxes.%s", name);
-        if (i > 0)
+        size_t k = 0;
+        while (k < i && !same_table(&conf->outboxes[k], &conf->outboxes[i]))
+            k++;
+        if (k == i)
+            check_outbox(r, &conf->outboxes[i], r->outboxes[i]);
+        else if (!semel__str_given(conf->outboxes[i].table.name))
             semel__conf_wrong(
                 r, r->outboxes[i]->key_place,
                 "%s is a second relay of the store's outbox; one `to` with a list of destinations is right", r->path);
         else
-            check_outbox(r, &conf->outboxes[i], r->outboxes[i]);
+            semel__conf_wrong(
+                r, r->outboxes[i]->key_place,
+                "%s is a second relay of the table of outboxes.%.*s; one `to` with a list of destinations "
+                "is right",
+                r->path, (int)conf->outboxes[k].name.n, conf->outboxes[k].name.p);
         r->path[0] = '\0';
     }
 }

@@ -292,7 +292,40 @@ static const struct semel_setting_spec outbox_retry[] = {
 };
 static const struct semel_setting_group outbox_retry_group = SEMEL_SETTING_GROUP_OF(NULL, outbox_retry);
 
+#define TABLE_COLUMN(setting, field, flags, ...)                                                                     \
+    {                                                                                                                \
+        setting, SEMEL_SETTING_TEXT, flags, SEMEL_SETTING_IN(semel_relay_table, field), SEMEL_SETTING_RANGE(1, 255), \
+            .help = __VA_ARGS__                                                                                      \
+    }
+static const struct semel_setting_spec outbox_table[] = {
+    TABLE_COLUMN(
+        "name", name, SEMEL_SETTING_REQUIRED,
+        "the table, as TABLE or SCHEMA.TABLE, in upper and lower case as the catalog has it; a part with a dot is "
+        "written in quotes"),
+    TABLE_COLUMN("order", order, SEMEL_SETTING_REQUIRED,
+                 "the column that orders: a number, a time, a UUID or text; rows with the same value go by `id`"),
+    TABLE_COLUMN("id", id, SEMEL_SETTING_REQUIRED,
+                 "the column of the event's id, which never changes: a UUID, text or a number, unique"),
+    TABLE_COLUMN("aggregatetype", aggregatetype, 0, "the column of the aggregate's type; not given: the table's name"),
+    TABLE_COLUMN("aggregateid", aggregateid, 0,
+                 "the column of the aggregate's id; not given: each event is an aggregate of its own, and nothing is "
+                 "ordered"),
+    TABLE_COLUMN("type", type, 0, "the column of the event's type; not given: the table's name"),
+    TABLE_COLUMN("payload", payload, 0, "the column of the payload: jsonb, json, text or bytea"),
+    TABLE_COLUMN("headers", headers, 0, "the column of the headers: a JSON object"),
+    TABLE_COLUMN("destination", destination, 0, "the column that `{destination}` of `to` stands for"),
+    TABLE_COLUMN("created_at", created_at, 0, "the column of the event's time, which `ce_time` carries"),
+    TABLE_COLUMN("mark", mark, 0,
+                 "the column that marks published events: a time (NULL: not published), a boolean, or one with "
+                 "`unmarked` and `marked`; not given: published events are deleted"),
+    TABLE_COLUMN("unmarked", unmarked, 0, "the value of `mark` in events that were not published, such as NEW"),
+    TABLE_COLUMN("marked", marked, 0, "the value of `mark` that the relay sets, such as SENT"),
+};
+static const struct semel_setting_group outbox_table_group = SEMEL_SETTING_GROUP_OF(NULL, outbox_table);
+
 static const struct semel_setting_spec outbox[] = {
+    {"table", SEMEL_SETTING_GROUP, 0, SEMEL_SETTING_IN(semel_conf_outbox, table), .group = &outbox_table_group,
+     .help = "a table of your own in place of the store's outbox, by the names of its columns"},
     {"to", SEMEL_SETTING_SINK, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf_outbox, to),
      .help = "the broker, or the receivers, that the relay publishes events to"},
     {"keep", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_outbox, keep_us), SEMEL_SETTING_RANGE(0, YEARS_US),
@@ -310,6 +343,9 @@ static const struct semel_setting_spec outbox[] = {
              "takes whole or not at all"},
     {"batch", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_outbox, batch), SEMEL_SETTING_RANGE(10, 50000),
      .default_text = "4000", .help = "about how many events are read at a time"},
+    {"notify", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_outbox, notify), .default_text = "false",
+     .help = "the relay also listens for notifications, which sql/postgres/notify.sql turns on; PostgreSQL only, and "
+             "not behind a transaction pooler"},
 };
 static const struct semel_setting_group outbox_group = SEMEL_SETTING_GROUP_OF(NULL, outbox);
 

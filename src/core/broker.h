@@ -107,6 +107,9 @@ struct semel_broker_ops {
 
 struct semel_broker {
     const struct semel_broker_ops *ops;
+    /* NULL, or: what a publish that waits calls every few milliseconds, where its driver can. It returns at once. */
+    void (*tend)(void *ctx);
+    void *tend_ctx;
 };
 
 /* Every driver has its own open function. Frees the handle. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * headers.c: the stored form of headers.
+ * headers.c: the stored form of headers, and those that an event leaves with.
  */
 #define _GNU_SOURCE /* memmem */
 #include "core/headers.h"
@@ -11,7 +11,10 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "core/extract.h"
+#include "core/relay.h"
 #include "core/row.h"
+
+#define EVENT_HEADERS_MAX 256
 
 static unsigned char lower(char c)
 {
@@ -156,4 +159,53 @@ bool semel__is_tombstone(const struct semel__msg *msg)
     static const char name[] = "\"" SEMEL_TOMBSTONE "\":";
     return msg->payload.n == 0 && msg->headers.n > 0 &&
            memmem(msg->headers.p, msg->headers.n, name, sizeof name - 1) != NULL;
+}
+
+/* A text as it is, anything else as it was written. What is no JSON object has no headers. */
+static size_t own_headers(struct semel_str json, struct semel_arena *arena, struct semel_pair *pairs)
+{
+    struct semel_str name, value;
+    size_t from = 0, n = 0;
+    bool sound;
+    while (n < EVENT_HEADERS_MAX && json.n > 0 && json.p[0] == '{' && semel__json_next(json, &from, &name, &value)) {
+        if (name.n == 0 || semel__header_is_ours(name))
+            continue;
+        if (value.n > 0 && value.p[0] == '"' && (!semel__json_decode(value, arena, &value, &sound) || !sound))
+            continue;
+        pairs[n++] = (struct semel_pair){name, value};
+    }
+    return n;
+}
+
+semel_status semel__event_headers(const struct semel_relay_event *event, struct semel_arena *arena,
+                                  struct semel_publish *item, struct semel_error *err)
+{
+    struct semel_pair pairs[EVENT_HEADERS_MAX + 7];
+    char time[SEMEL_TIME_TEXT];
+    struct semel_str made = {0};
+    size_t n = own_headers(event->headers, arena, pairs);
+    semel__time_format(event->created_us, time);
+    if (!semel__arena_copy(arena, semel__str(time), &made))
+        return semel__fail_memory(err);
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_specversion"), SEMEL_STR("1.0")};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_id"), event->id};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_source"), event->aggregatetype};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_type"), event->type};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_subject"), event->aggregateid};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_time"), made};
+    if (semel__str_given(event->traceparent))
+        pairs[n++] = (struct semel_pair){SEMEL_STR("traceparent"), event->traceparent};
+    struct semel_pair *kept = semel__arena_alloc(arena, n, sizeof *kept);
+    if (kept == NULL)
+        return semel__fail_memory(err);
+    memcpy(kept, pairs, n * sizeof *kept);
+    item->headers = kept;
+    item->n_headers = n;
+    return SEMEL_OK;
+}
+
+const char *semel__event_status_name(enum semel_event_status status)
+{
+    static const char *const names[] = {"created", "waiting", "publishing", "failed", "dead", "published"};
+    return names[status];
 }

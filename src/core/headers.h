@@ -33,4 +33,9 @@ semel_status semel__headers_of(const struct semel_delivery *delivery, struct sem
 /* Was the message a record without a value? */
 bool semel__is_tombstone(const struct semel__msg *msg);
 
+/* The headers that an event leaves with: its own, but for names that Semel writes, and those of CloudEvents. */
+struct semel_relay_event;
+semel_status semel__event_headers(const struct semel_relay_event *event, struct semel_arena *arena,
+                                  struct semel_publish *item, struct semel_error *err);
+
 #endif

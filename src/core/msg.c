@@ -71,7 +71,7 @@ static semel_status json_digest(struct semel_str payload, const struct semel_jso
 semel_status semel__fp_compute_json(struct semel_str payload, const struct semel_json *json, bool parsed,
                                     struct semel_fp *ret, struct semel_error *err)
 {
-    struct semel_fp fp = {.n = SEMEL_SHA256};
+    struct semel_fp fp = {.n = SEMEL_FP_DIGEST};
     if (!looks_like_json(payload))
         json = NULL;
     else if (!parsed)
@@ -124,7 +124,7 @@ bool semel__fp_decode(struct semel_str stored, struct semel_fp *ret)
     if (stored.n < 2 || stored.n > 1 + SEMEL_FP_MAX)
         return false;
     unsigned char kind = (unsigned char)stored.p[0];
-    if (kind != SEMEL_FP_RAW && kind != SEMEL_FP_JSON && kind != SEMEL_FP_CALLER)
+    if (kind != SEMEL_FP_RAW && kind != SEMEL_FP_JSON && kind != SEMEL_FP_CALLER && kind != SEMEL_FP_HTTP)
         return false;
     ret->kind = kind;
     ret->n = (unsigned char)(stored.n - 1);

@@ -13,16 +13,23 @@
 
 #define SEMEL_BUSINESS_MAX 4
 #define SEMEL_FP_MAX 64
+#define SEMEL_FP_DIGEST 16 /* of a digest, that much is kept */
 
 /* The kind is stored as one letter before the bytes: the column reads as 'r...' or 'j...'. */
-enum semel_fp_kind { SEMEL_FP_NONE = 0, SEMEL_FP_RAW = 'r', SEMEL_FP_JSON = 'j', SEMEL_FP_CALLER = 'c' };
+enum semel_fp_kind {
+    SEMEL_FP_NONE = 0,
+    SEMEL_FP_RAW = 'r',
+    SEMEL_FP_JSON = 'j',
+    SEMEL_FP_CALLER = 'c',
+    SEMEL_FP_HTTP = 'h' /* of a request (fingerprint.h) */
+};
 
 struct semel_fp {
     unsigned char kind, n;
     unsigned char bytes[SEMEL_FP_MAX];
 };
 
-/* SHA-256 of the payload: of its canonical form when it is JSON that has one, else of the bytes. */
+/* 16 bytes of the SHA-256 of the payload: of its canonical form when it is JSON that has one, else of the bytes. */
 semel_status semel__fp_compute(struct semel_str payload, struct semel_fp *ret, struct semel_error *err);
 /* The same for a payload that has been parsed already; json is NULL when it turned out not to be JSON. */
 struct semel_json;

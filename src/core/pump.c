@@ -23,6 +23,7 @@ struct pump_batch {
     struct semel_reply *replies;
     size_t n;
     bool prepared;
+    bool probe; /* of an open breaker */
 };
 
 void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct semel_broker *broker,
@@ -229,6 +230,17 @@ static semel_status answer_all(struct semel_pump *pump, struct pump_batch *batch
     return status;
 }
 
+/* Messages that wait for others stay in front of the broker's queue, and their probe has no result. What they wait for
+ * may be behind them, so the next probe reaches further. */
+static void note_probe(struct semel_pump *pump, const struct pump_batch *batch)
+{
+    size_t waiting = 0;
+    for (size_t i = 0; i < batch->n; i++)
+        waiting += batch->settled[i].act == SEMEL_LATER && batch->settled[i].why != SEMEL_WHY_UNSET &&
+                   batch->settled[i].why != SEMEL_WHY_NEW && batch->settled[i].why != SEMEL_WHY_RETRIED;
+    pump->probe_past = batch->probe && waiting == batch->n ? waiting : 0;
+}
+
 /* The end of a batch that was processed or claimed with `status` and err: notes failures of the environment and answers
  * all deliveries by `settled`. */
 static semel_status conclude(struct semel_pump *pump, struct pump_batch *batch, semel_status status, int64_t now_us,
@@ -238,10 +250,12 @@ static semel_status conclude(struct semel_pump *pump, struct pump_batch *batch, 
     semel_status answered = SEMEL_OK;
     (void)note_store(pump, status, err, now_us);
     pump->doubt = pump->doubt && status != SEMEL_OK;
-    if (batch->settled != NULL && batch->replies != NULL)
+    if (batch->settled != NULL && batch->replies != NULL) {
+        note_probe(pump, batch);
         answered = answer_all(pump, batch, now_us, ret_acked, &own);
-    else
+    } else {
         pump->broker_down = true; /* no memory to give them back one by one: closing gives back all */
+    }
     if (status == SEMEL_OK && answered != SEMEL_OK)
         *err = own;
     return status != SEMEL_OK ? status : answered;
@@ -303,11 +317,14 @@ static semel_status poll(struct semel_pump *pump, int64_t now_us, size_t max, st
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     *ret_asked = true;
+    batch->probe = gate == SEMEL_GATE_PROBE;
+    if (batch->probe && max > pump->probe_past)
+        max = pump->probe_past + 1;
     semel__arena_reset(&pump->arena);
     semel_status status = connect(pump, now_us, err);
     if (status == SEMEL_OK)
-        status = note_broker(pump, semel_broker_poll(pump->broker, gate == SEMEL_GATE_PROBE ? 1 : max, pump->wait_ms,
-                                                     &pump->arena, &batch->deliveries, &batch->n, err));
+        status = note_broker(pump, semel_broker_poll(pump->broker, max, pump->wait_ms, &pump->arena, &batch->deliveries,
+                                                     &batch->n, err));
     if (status == SEMEL_OK && batch->n > 0)
         SEMEL_POINT(PUMP_POLLED);
     return status;

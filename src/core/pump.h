@@ -7,8 +7,9 @@
  * without a bound; time comes in as an argument, so a simulator can drive it.
  *
  * Invariants: no acknowledgement before the commit was answered OK. The next step reopens a dead connection. While
- * the breaker is open the pump polls nothing; a probe is one message. Only the breaker counts failures of the
- * environment; several pumps of a route may share it (breaker.h). The pump reads `err`, so it must not be NULL.
+ * the breaker is open the pump polls nothing; a probe is one message, and those in front of it that wait for others.
+ * Only the breaker counts failures of the environment; several pumps of a route may share it (breaker.h). The pump
+ * reads `err`, so it must not be NULL.
  */
 #ifndef SEMEL_CORE_PUMP_H
 #define SEMEL_CORE_PUMP_H
@@ -25,6 +26,7 @@ struct semel_pump {
     const struct semel_rules *rules;
     struct semel_route_breaker *breaker, own; /* the pump's own, or the route's */
     size_t batch_max, tick_max;               /* messages per step, rows per tick */
+    size_t probe_past;                        /* messages of the last probe that wait for others */
     int wait_ms, later_ms;
     int64_t purge_every_us, next_purge_us;
     int64_t resume_us; /* too many are parked: no poll before this time; SEMEL_NONE */

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/point.h"
 #include "base/sort.h"
@@ -35,8 +34,10 @@
 #define LOSSES_MAX 2
 #define PEERS_MAX 1000
 #define DESTINATIONS_MAX 256
-#define HEADERS_MAX 256 /* of one event */
 #define LIMIT_MIN 16    /* rows per shard and step */
+#define MOST_TIMES 2    /* at most so many times the rows that are wanted come at once */
+#define LARGE_SCANS 100 /* so many scans expect large events after there was one */
+#define AHEAD_MAX 8     /* scans in a row that do not begin at the starting points */
 #define SCANS_MAX 3     /* per step, when a holder ends */
 #define BUSY_MS 4       /* between steps while events come in */
 #define IDLE_MS 100
@@ -44,6 +45,7 @@
 #define PAUSE_FIRST_US (SECOND_US / 20)
 #define PAUSE_MAX_US (5 * SECOND_US)
 #define ARENA_MAX ((size_t)256 << 20)
+#define MAPPING_MAX ((size_t)1 << 20)
 
 struct destination {
     char name[SEMEL_DESTINATION_MAX];
@@ -64,6 +66,12 @@ struct shard {
     bool exhausted;   /* and there were no more */
 };
 
+/* Where a shard is in an array. A mapped table's only one has a multiple of 64 as its number. */
+static size_t index_of(int64_t shard)
+{
+    return (size_t)shard % SEMEL_RELAY_SHARDS;
+}
+
 struct semel_relay {
     struct semel_store *store;
     struct semel_broker *sink;
@@ -72,13 +80,16 @@ struct semel_relay {
     struct semel_random *rng;
     const struct semel_clock *steady;
     struct semel_tokens tokens;
-    struct semel_arena arena;
+    struct semel_arena arenas[2], *arena; /* of this step; the other has what was confirmed in the last one */
+    struct semel_arena mapping;           /* of a mapped table */
+    bool mapped;
+    int64_t first_shard; /* those of an outbox have the numbers from it on; arrays are by what is above it */
     bool joined, runs;
     int64_t token; /* 0: none yet */
     int64_t lease_until_us, next_beat_us, next_note_us, next_purge_us, next_step_us;
-    int64_t now_us; /* the store's, at the last beat; and the steady clock then */
-    int64_t now_steady_us;
+    int64_t now_us, now_steady_us; /* the store's clock at the last beat, and the steady one then */
     char why[SEMEL_RELAY_WHY];
+    char trouble[SEMEL_RELAY_WHY]; /* of the sink as a whole; "": none */
     struct shard shards[SEMEL_RELAY_SHARDS];
     size_t n_owned, turn; /* turn: which shard is read first */
     size_t limit;         /* rows per shard */
@@ -87,15 +98,23 @@ struct semel_relay {
     struct destination destinations[DESTINATIONS_MAX];
     size_t n_destinations;
     int failures, idle_ms;
-    bool idle;
+    bool idle, smooth; /* smooth: every event of the last call was confirmed */
+    int large_for;     /* so many scans expect large events */
+    /* Confirmed, and not deleted yet. */
+    struct semel_relay_event **gone;
+    size_t n_gone;
+    /* What was read while they were on their way. */
+    struct {
+        bool ready;
+        struct semel_relay_start starts[SEMEL_RELAY_SHARDS];
+        size_t n_starts;
+        struct semel_relay_event *events;
+        size_t n_events;
+        int64_t floor;
+        int in_a_row;
+    } ahead;
     struct semel_relay_counts counts;
 };
-
-const char *semel__event_status_name(enum semel_event_status status)
-{
-    static const char *const names[] = {"created", "waiting", "publishing", "failed", "dead", "published"};
-    return names[status];
-}
 
 static void report(const struct semel_relay *relay, int level, const char *text, const struct semel_relay_event *event,
                    const char *why)
@@ -125,17 +144,31 @@ semel_status semel__relay_new(struct semel_relay **ret, struct semel_store *stor
     relay->runs = (sink->ops->capabilities & SEMEL_BROKER_RUNS) != 0 && !options->one_by_one;
     relay->limit = 256;
     relay->idle_ms = 1;
-    semel__arena_init(&relay->arena, ARENA_MAX);
+    relay->mapped = options->table != NULL;
+    semel__arena_init(&relay->mapping, MAPPING_MAX);
+    for (size_t i = 0; i < 2; i++)
+        semel__arena_init(&relay->arenas[i], ARENA_MAX);
+    relay->arena = &relay->arenas[0];
     semel__starts_init(&relay->starts, semel__now(steady));
-    *ret = relay;
-    return SEMEL_OK;
+    const semel_status status = relay->mapped
+                                    ? relay->ops->map(store, options->table, &relay->mapping, &relay->first_shard, err)
+                                    : SEMEL_OK;
+    if (status == SEMEL_OK)
+        *ret = relay;
+    else
+        semel__relay_free(relay);
+    return status;
 }
 
 void semel__relay_free(struct semel_relay *relay)
 {
     if (relay == NULL)
         return;
-    semel__arena_done(&relay->arena);
+    if (relay->mapped)
+        (void)relay->ops->map(relay->store, NULL, NULL, NULL, NULL);
+    semel__arena_done(&relay->mapping);
+    for (size_t i = 0; i < 2; i++)
+        semel__arena_done(&relay->arenas[i]);
     semel__free(relay);
 }
 
@@ -145,6 +178,7 @@ void semel__relay_forget(struct semel_relay *relay)
     relay->joined = false; /* what it was publishing from aside is given up under the old token */
     relay->next_beat_us = 0;
     relay->proof_known = false;
+    relay->ahead.ready = false;
 }
 
 const struct semel_relay_counts *semel__relay_counts(const struct semel_relay *relay)
@@ -167,12 +201,22 @@ size_t semel__relay_down(const struct semel_relay *relay, char which[SEMEL_RELAY
 {
     size_t n = 0;
     which[0] = '\0';
-    for (size_t i = 0; i < DESTINATIONS_MAX; i++) {
-        const struct destination *d = &relay->destinations[i];
+    for (const struct destination *d = relay->destinations; d < relay->destinations + DESTINATIONS_MAX; d++)
         if (d->down && n++ == 0)
             snprintf(which, SEMEL_RELAY_WHY, "%.*s: %s", (int)d->n, d->name, d->why);
-    }
-    return n;
+    if (n > 0 || relay->trouble[0] == '\0')
+        return n;
+    memcpy(which, relay->trouble, SEMEL_RELAY_WHY);
+    return 1;
+}
+
+bool semel__relay_destination(const struct semel_relay *relay, size_t i, struct semel_str *ret, bool *ret_down)
+{
+    if (i >= relay->n_destinations)
+        return false;
+    *ret = (struct semel_str){relay->destinations[i].name, relay->destinations[i].n};
+    *ret_down = relay->destinations[i].down;
+    return true;
 }
 
 int64_t semel__relay_held_by(const struct semel_relay *relay)
@@ -206,6 +250,22 @@ static semel_status transact(struct semel_relay *relay,
 static int64_t store_now(const struct semel_relay *relay, int64_t steady_us)
 {
     return relay->now_us + (steady_us - relay->now_steady_us);
+}
+
+static semel_status gone_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    (void)ctx;
+    return relay->ops->confirm(relay->store, relay->gone, relay->n_gone, false, relay->options.keep_us > 0, now_us,
+                               err);
+}
+
+/* What was confirmed and is still there goes; what was read behind it is forgotten. */
+static semel_status delete_gone(struct semel_relay *relay, struct semel_error *err)
+{
+    semel_status status = relay->n_gone > 0 ? transact(relay, gone_body, NULL, err) : SEMEL_OK;
+    if (status == SEMEL_OK)
+        relay->n_gone = 0;
+    return status;
 }
 
 /* ---- the lease and the shards -------------------------------------------------------------------- */
@@ -269,6 +329,12 @@ static void share_out(struct beat *beat, const struct semel_relay *relay, const 
         beat->changed[beat->n_changed++] = *s;
     }
     beat->soon = beat->n_owned < share;
+    if (relay->mapped && beat->n_owned == 0 && beat->why[0] == '\0') {
+        char owner[64] = "";
+        semel__str_show(owner, sizeof owner, peers[0].owner);
+        snprintf(beat->why, sizeof beat->why, "a mapped table has one relay: %s works, and this one waits", owner);
+        beat->soon = true;
+    }
 }
 
 static semel_status give_back(struct semel_relay *relay, int64_t token, int64_t now_us, struct semel_error *err)
@@ -293,10 +359,13 @@ static semel_status beat_body(struct semel_relay *relay, int64_t now_us, void *c
     size_t n_peers = 0;
     const int64_t until_us = semel__time_add(now_us, relay->options.lease_us);
     const struct semel_relay_ops *ops = relay->ops;
+    char down[SEMEL_RELAY_WHY], shown[SEMEL_RELAY_WHY];
+    const bool any_down = semel__relay_down(relay, down) > 0;
+    semel__str_show(shown, sizeof shown, semel__str(down)); /* what a database takes, wherever it was cut */
     beat->token = relay->token;
     semel_status status = ops->expire(relay->store, now_us, now_us, relay->options.attempts_max, err);
     if (status == SEMEL_OK && relay->joined)
-        status = ops->renew(relay->store, relay->token, until_us, err);
+        status = ops->renew(relay->store, relay->token, until_us, semel__str(any_down ? shown : NULL), err);
     if (status == SEMEL_FENCED) { /* its lease had run out, and somebody saw it */
         status = SEMEL_OK;
         relay->joined = false;
@@ -310,7 +379,7 @@ static semel_status beat_body(struct semel_relay *relay, int64_t now_us, void *c
             status = ops->join(relay->store, &self, now_us, until_us, err);
     }
     if (status == SEMEL_OK)
-        status = ops->peers(relay->store, PEERS_MAX, &relay->arena, &peers, &n_peers, err);
+        status = ops->peers(relay->store, PEERS_MAX, relay->arena, &peers, &n_peers, err);
     if (status == SEMEL_OK)
         status = ops->shards_read(relay->store, beat->shards, &beat->n, err);
     if (status != SEMEL_OK)
@@ -336,10 +405,10 @@ static semel_status beat(struct semel_relay *relay, int64_t steady_us, struct se
         report(relay, SEMEL_LOG_WARN, "relay waits", NULL, beat.why);
     memcpy(relay->why, beat.why, sizeof relay->why);
     for (size_t i = 0; i < beat.n; i++) {
-        struct shard *shard = &relay->shards[beat.shards[i].shard];
+        struct shard *shard = &relay->shards[index_of(beat.shards[i].shard)];
         const bool owned = beat.shards[i].token == beat.token;
         if (owned && !shard->owned) /* somebody else may have left rows below */
-            semel__starts_reset(&relay->starts, (size_t)beat.shards[i].shard);
+            semel__starts_reset(&relay->starts, index_of(beat.shards[i].shard));
         shard->owned = owned;
         shard->losses = beat.shards[i].losses;
         shard->careful = owned && shard->losses >= LOSSES_MAX;
@@ -358,7 +427,9 @@ semel_status semel__relay_leave(struct semel_relay *relay, struct semel_error *e
 {
     if (relay->token == 0)
         return SEMEL_OK;
-    semel_status status = transact(relay, leave_body, NULL, err);
+    semel_status status = delete_gone(relay, err);
+    if (status == SEMEL_OK)
+        status = transact(relay, leave_body, NULL, err);
     if (status == SEMEL_OK) {
         relay->joined = false;
         relay->token = 0;
@@ -394,13 +465,13 @@ static semel_status note(struct semel_relay *relay, int64_t steady_us, struct se
     struct semel_relay_holder *holders;
     int64_t seq, started_us;
     size_t n;
-    if (!relay->ops->proves || steady_us < relay->next_note_us)
+    if (relay->mapped || !relay->ops->proves || steady_us < relay->next_note_us)
         return SEMEL_OK;
     relay->next_note_us = steady_us + NOTE_US;
     semel_status status = relay->proof_known ? SEMEL_OK : ask_visible(relay, err);
     if (status != SEMEL_OK || !relay->proves)
         return status;
-    status = relay->ops->note(relay->store, &seq, &started_us, SEMEL_RELAY_HOLDERS_MAX, &relay->arena, &holders, &n,
+    status = relay->ops->note(relay->store, &seq, &started_us, SEMEL_RELAY_HOLDERS_MAX, relay->arena, &holders, &n,
                               err);
     if (status == SEMEL_OK)
         semel__starts_note(&relay->starts, steady_us, seq, started_us, holders, n);
@@ -417,6 +488,13 @@ struct aggregate {
     bool stop; /* nothing more of it in this step */
 };
 
+struct events {
+    struct semel_relay_event **at;
+    size_t n;
+    bool aside;
+    bool *started;
+};
+
 struct send {
     struct semel_relay_event *event;
     struct destination *destination;
@@ -430,6 +508,8 @@ struct round {
     size_t n_starts;
     struct semel_relay_event *events, *aside;
     size_t n_events, n_aside;
+    int64_t floor;                /* when the scan began, everything up to it was committed, or never will be */
+    bool ahead;                   /* the events were read while the last call was on its way */
     struct aggregate *aggregates; /* open addressing */
     size_t room;
     struct send *sends;
@@ -438,6 +518,7 @@ struct round {
     struct semel_relay_event **moves, **later; /* to be set aside; to be looked at again later */
     size_t n_moves, n_later;
     bool alone; /* one event only, which may kill the relay */
+    bool reads_ahead;
     bool again; /* nothing came of the scan */
 };
 
@@ -448,8 +529,19 @@ static void list_starts(struct round *round)
     for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++) {
         size_t s = (i + relay->turn) % SEMEL_RELAY_SHARDS;
         if (relay->shards[s].owned)
-            round->starts[round->n_starts++] = (struct semel_relay_start){(int64_t)s, relay->starts.shards[s].at};
+            round->starts[round->n_starts++] = (struct semel_relay_start){relay->first_shard + (int64_t)s,
+                                                                          relay->starts.shards[s].at};
     }
+}
+
+/* Rows per shard, so that about as many events come as are wanted. */
+static void adapt_limit(struct semel_relay *relay, size_t n, size_t full)
+{
+    const size_t rows = relay->options.rows;
+    if (n > rows)
+        relay->limit = relay->limit * rows / n > LIMIT_MIN ? relay->limit * rows / n : LIMIT_MIN;
+    else if (full > 0 && relay->limit < rows)
+        relay->limit = 2 * n <= rows ? 2 * relay->limit : relay->limit * rows / n;
 }
 
 static void note_windows(struct round *round)
@@ -458,7 +550,7 @@ static void note_windows(struct round *round)
     size_t full = 0, first_cut = round->n_starts;
     int64_t bytes = 0;
     for (size_t i = 0, k = 0; i < round->n_starts; i++) {
-        struct shard *shard = &relay->shards[round->starts[i].shard];
+        struct shard *shard = &relay->shards[index_of(round->starts[i].shard)];
         size_t rows = 0;
         int64_t first = SEMEL_NONE;
         for (; k < round->n_events && round->events[k].shard == round->starts[i].shard; k++, rows++) {
@@ -466,55 +558,174 @@ static void note_windows(struct round *round)
             shard->last_seq = round->events[k].seq;
             bytes += round->events[k].size;
         }
-        const bool cut = bytes >= (int64_t)relay->options.bytes; /* there was no room for what follows */
+        /* There was no room for what follows. */
+        const bool cut = bytes >= (int64_t)relay->options.bytes || k >= MOST_TIMES * relay->options.rows;
         if (cut && first_cut == round->n_starts)
             first_cut = i;
         shard->exhausted = rows < relay->limit && !cut;
         full += rows == relay->limit;
         if (rows == 0)
             shard->last_seq = SEMEL_STARTS_BOTTOM;
-        if (rows == 0 && cut)
-            continue; /* nobody has looked */
-        if (relay->proves && semel__starts_scanned(&relay->starts, (size_t)round->starts[i].shard, first))
+        if (round->ahead || (rows == 0 && cut))
+            continue; /* nobody has looked from the start on */
+        if (relay->proves && semel__starts_scanned(&relay->starts, index_of(round->starts[i].shard), first))
             report(relay, SEMEL_LOG_WARN,
                    "event below a proven starting point: its transaction did not draw its number",
                    &round->events[k - rows], "");
     }
-    relay->turn = (size_t)round->starts[first_cut < round->n_starts ? first_cut : 0].shard + 1;
-    if (round->n_events > relay->options.rows && relay->limit > LIMIT_MIN)
-        relay->limit /= 2;
-    else if (full > 0 && 2 * round->n_events <= relay->options.rows && relay->limit < relay->options.rows)
-        relay->limit *= 2;
+    relay->turn = index_of(round->starts[first_cut < round->n_starts ? first_cut : 0].shard) + 1;
+    adapt_limit(relay, round->n_events, full);
+}
+
+static struct semel_relay_scan scan_of(const struct semel_relay *relay, const struct semel_relay_start *starts,
+                                       size_t n)
+{
+    return (struct semel_relay_scan){.starts = starts,
+                                     .n = n,
+                                     .limit = relay->limit,
+                                     .most = MOST_TIMES * relay->options.rows,
+                                     .bytes = relay->options.bytes,
+                                     .holders_max = relay->starts.n_apart > 0 ? SEMEL_RELAY_HOLDERS_MAX : 0,
+                                     .large = relay->large_for > 0};
 }
 
 static semel_status read_events(struct round *round, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
-    struct semel_relay_holder *holders = NULL;
-    semel_status status = SEMEL_OK;
     for (int i = 0; i < SCANS_MAX; i++) {
-        const bool apart = relay->starts.n_apart > 0;
-        size_t n_holders = SEMEL_RELAY_HOLDERS_MAX;
         list_starts(round);
+        round->floor = relay->proves ? relay->starts.floor : SEMEL_STARTS_BOTTOM;
         relay->counts.scans++;
-        status = relay->ops->read(relay->store, round->starts, round->n_starts, relay->limit, relay->options.bytes,
-                                  &relay->arena, &round->events, &round->n_events, apart ? &holders : NULL, &n_holders,
-                                  err);
+        struct semel_relay_scan scan = scan_of(relay, round->starts, round->n_starts);
+        scan.aside_max = ASIDE_MAX;
+        scan.now_us = round->now_us;
+        scan.arena = relay->arena;
+        semel_status status = relay->ops->read(relay->store, &scan, err);
         if (status != SEMEL_OK)
             return status;
         SEMEL_POINT(RELAY_READ);
-        if (!apart || !semel__starts_ended(&relay->starts, holders, n_holders))
-            break;
-        relay->counts.rescans++;
-        if (i + 1 == SCANS_MAX) { /* what was read is older than what ended: nothing of it may go, or prove anything */
-            round->n_events = 0;
-            round->again = true;
+        relay->large_for = scan.large && relay->large_for == 0 ? LARGE_SCANS : relay->large_for - (scan.large ? 1 : 0);
+        round->events = scan.events;
+        round->n_events = scan.n_events;
+        round->aside = scan.aside;
+        round->n_aside = scan.n_aside;
+        if (scan.holders_max == 0 || !semel__starts_ended(&relay->starts, scan.holders, scan.n_holders)) {
+            note_windows(round);
             return SEMEL_OK;
         }
+        relay->counts.rescans++;
     }
+    /* What was read is older than what ended: nothing of it may go, or prove anything. */
+    round->n_events = round->n_aside = 0;
+    round->again = true;
+    return SEMEL_OK;
+}
+
+/* ---- reading ahead ------------------------------------------------------------------------------- */
+
+/* What was read while the last call was on its way; false: nothing, or not all of it is ours any more. */
+static bool take_ahead(struct round *round)
+{
+    struct semel_relay *relay = round->relay;
+    if (!relay->ahead.ready)
+        return false;
+    relay->ahead.ready = false;
+    for (size_t i = 0; i < relay->ahead.n_starts; i++)
+        if (!relay->shards[index_of(relay->ahead.starts[i].shard)].owned)
+            return false;
+    memcpy(round->starts, relay->ahead.starts, relay->ahead.n_starts * sizeof round->starts[0]);
+    round->n_starts = relay->ahead.n_starts;
+    round->events = relay->ahead.events;
+    round->n_events = relay->ahead.n_events;
+    round->floor = relay->ahead.floor;
+    round->ahead = true;
     note_windows(round);
-    return relay->ops->aside_read(relay->store, round->starts, round->n_starts, ASIDE_MAX, relay->options.bytes,
-                                  round->now_us, &relay->arena, &round->aside, &round->n_aside, err);
+    return true;
+}
+
+/* Above what is about to be sent. Where something could still appear below that, nothing is read ahead. false: there is
+ * nothing to be read. */
+static bool list_ahead(const struct round *round)
+{
+    struct semel_relay *relay = round->relay;
+    bool more = false;
+    relay->ahead.n_starts = 0;
+    for (size_t i = 0; i < round->n_starts; i++) {
+        const struct shard *shard = &relay->shards[index_of(round->starts[i].shard)];
+        struct semel_relay_start start = round->starts[i];
+        if (shard->last_seq != SEMEL_STARTS_BOTTOM)
+            start.after_seq = shard->last_seq;
+        if (shard->last_seq > round->floor)
+            continue;
+        relay->ahead.starts[relay->ahead.n_starts++] = start;
+        more |= !shard->exhausted;
+    }
+    return more;
+}
+
+/* Everything that was read is about to be sent, and the last call went well. */
+static bool may_read_ahead(const struct round *round)
+{
+    const struct semel_relay *relay = round->relay;
+    if (relay->ops->ahead == NULL || relay->mapped || !relay->runs || !relay->smooth || relay->large_for > 0 ||
+        relay->ahead.in_a_row >= AHEAD_MAX || round->n_sends != round->n_events || round->n_aside + round->n_moves > 0)
+        return false;
+    for (size_t i = 0; i < round->n_starts; i++)
+        if (relay->shards[index_of(round->starts[i].shard)].losses > 0)
+            return false;
+    return list_ahead(round);
+}
+
+static bool start_ahead(struct round *round, struct semel_relay_scan *scan)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_arena *other = &relay->arenas[relay->arena == &relay->arenas[0]];
+    if (!round->reads_ahead)
+        return false;
+    relay->ahead.floor = relay->starts.floor;
+    *scan = scan_of(relay, relay->ahead.starts, relay->ahead.n_starts);
+    scan->now_us = round->now_us;
+    scan->arena = other;
+    if (!relay->ops->ahead(relay->store, relay->gone, relay->n_gone, relay->options.keep_us > 0, scan, relay->arena))
+        return false;
+    relay->counts.scans++;
+    relay->n_gone = 0; /* if that fails they are read, and sent, once more */
+    semel__arena_reset(other);
+    relay->sink->tend = relay->ops->tend;
+    relay->sink->tend_ctx = relay->store;
+    return true;
+}
+
+static semel_status end_ahead(struct round *round, struct semel_relay_scan *scan, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    relay->sink->tend = NULL;
+    semel_status status = relay->ops->ahead_end(relay->store, scan, err);
+    if (status != SEMEL_OK)
+        return status;
+    bool ended = scan->holders_max > 0 && semel__starts_ended(&relay->starts, scan->holders, scan->n_holders);
+    relay->counts.rescans += ended;
+    relay->large_for = scan->large ? LARGE_SCANS : 0;
+    relay->ahead.events = scan->events;
+    relay->ahead.n_events = scan->n_events;
+    relay->ahead.ready = !ended && !scan->large && scan->n_events > 0;
+    return SEMEL_OK;
+}
+
+/* Every event was confirmed: they are deleted while the next call is on its way. false: not all of them were. */
+static bool go_on(struct round *round, const struct events *confirmed)
+{
+    struct semel_relay *relay = round->relay;
+    relay->ahead.ready = relay->ahead.ready && confirmed->n == round->n_sends;
+    if (!relay->ahead.ready)
+        return false;
+    relay->gone = confirmed->at;
+    relay->n_gone = confirmed->n;
+    relay->arena = &relay->arenas[relay->arena == &relay->arenas[0]];
+    relay->ahead.in_a_row++;
+    relay->counts.ahead++;
+    SEMEL_POINT(RELAY_AHEAD);
+    return true;
 }
 
 /* ---- planning ------------------------------------------------------------------------------------ */
@@ -627,9 +838,17 @@ static semel_status find_destination(struct round *round, struct semel_relay_eve
     struct semel_relay *relay = round->relay;
     if (event->aggregateid.n == 0 || event->aggregatetype.n == 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the event has no aggregate");
+    if (event->aggregateid.n + event->aggregatetype.n > SEMEL_RELAY_AGGREGATE_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "the aggregate's type and id have more than %d "
+                           "bytes",
+                           SEMEL_RELAY_AGGREGATE_MAX);
+    if (event->id.n == 0 || event->id.n > SEMEL_ID_MAX || !semel__utf8_valid(event->id))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the event's id must be text of 1 to %d bytes",
+                           SEMEL_ID_MAX);
     if (event->size > SEMEL_RELAY_EVENT_MAX)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the event has more than 64 MB");
-    semel_status status = relay->options.destination(relay->options.ctx, event, &relay->arena, ret_name, err);
+    semel_status status = relay->options.destination(relay->options.ctx, event, relay->arena, ret_name, err);
     if (status == SEMEL_OK && ret_name->n > SEMEL_DESTINATION_MAX)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the destination has more than %d bytes",
                            SEMEL_DESTINATION_MAX);
@@ -640,13 +859,13 @@ static semel_status find_destination(struct round *round, struct semel_relay_eve
 
 static semel_status copy_text(struct round *round, const char *text, struct semel_str *ret, struct semel_error *err)
 {
-    return semel__arena_copy(&round->relay->arena, semel__str(text), ret) ? SEMEL_OK : semel__fail_memory(err);
+    return semel__arena_copy(round->relay->arena, semel__str(text), ret) ? SEMEL_OK : semel__fail_memory(err);
 }
 
 /* Events of one aggregate that may wait in the outbox: so many that those behind them in its shard are still seen. */
 static size_t waiting_max(const struct semel_relay *relay, int64_t shard)
 {
-    const size_t most = relay->shards[shard].exhausted ? WAITING_MAX : relay->limit / 2;
+    const size_t most = relay->shards[index_of(shard)].exhausted ? WAITING_MAX : relay->limit / 2;
     return most < WAITING_MAX ? most : WAITING_MAX;
 }
 
@@ -657,10 +876,11 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
     struct destination *d = NULL;
     struct semel_str name = {0}, why = {0};
     struct semel_error bad = {0};
-    if (event->held || relay->shards[event->shard].careful) { /* of a careful shard each aggregate's first one is due */
+    const bool careful = relay->shards[index_of(event->shard)].careful;
+    if (event->held || careful) { /* of a careful shard each aggregate's first one is due */
         const bool first = !event->held && !a->stop;
         move_aside(round, event, SEMEL_EVENT_WAITING, 0, first ? round->now_us : SEMEL_NONE, why);
-        event->alone = relay->shards[event->shard].careful;
+        event->alone = careful;
         a->stop = true;
         return SEMEL_OK;
     }
@@ -704,7 +924,9 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
 /* Of an aggregate the lowest number of both tables goes first: nothing below it may be in the outbox. */
 static bool may_go_from_aside(struct round *round, const struct semel_relay_event *event)
 {
-    const struct shard *shard = &round->relay->shards[event->shard];
+    const struct shard *shard = &round->relay->shards[index_of(event->shard)];
+    if (round->relay->mapped) /* the store has looked */
+        return true;
     if (!shard->exhausted && shard->last_seq < event->seq)
         return false;
     for (size_t i = 0; i < round->n_events; i++) {
@@ -757,7 +979,7 @@ static bool find_alone(const struct round *round, size_t *ret)
 
 static semel_status plan_rooms(struct round *round, struct semel_error *err)
 {
-    struct semel_arena *arena = &round->relay->arena;
+    struct semel_arena *arena = round->relay->arena;
     const size_t n = round->n_events + round->n_aside;
     round->room = 16;
     while (round->room < 2 * n)
@@ -796,60 +1018,7 @@ static semel_status plan(struct round *round, struct semel_error *err)
     return status;
 }
 
-/* ---- what leaves --------------------------------------------------------------------------------- */
-
-/* A text as it is, anything else as it was written. What is no JSON object has no headers. */
-static size_t own_headers(struct semel_relay *relay, struct semel_str json, struct semel_pair *pairs)
-{
-    struct semel_str name, value;
-    size_t from = 0, n = 0;
-    bool sound;
-    while (n < HEADERS_MAX && json.n > 0 && json.p[0] == '{' && semel__json_next(json, &from, &name, &value)) {
-        if (name.n == 0 || semel__header_is_ours(name))
-            continue;
-        if (value.n > 0 && value.p[0] == '"' && (!semel__json_decode(value, &relay->arena, &value, &sound) || !sound))
-            continue;
-        pairs[n++] = (struct semel_pair){name, value};
-    }
-    return n;
-}
-
-static semel_status put_headers(struct round *round, const struct semel_relay_event *event, struct semel_publish *item,
-                                struct semel_error *err)
-{
-    struct semel_relay *relay = round->relay;
-    struct semel_pair pairs[HEADERS_MAX + 7];
-    char time[SEMEL_TIME_TEXT];
-    struct semel_str made = {0};
-    size_t n = own_headers(relay, event->headers, pairs);
-    semel__time_format(event->created_us, time);
-    if (!semel__arena_copy(&relay->arena, semel__str(time), &made))
-        return semel__fail_memory(err);
-    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_specversion"), SEMEL_STR("1.0")};
-    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_id"), event->id};
-    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_source"), event->aggregatetype};
-    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_type"), event->type};
-    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_subject"), event->aggregateid};
-    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_time"), made};
-    if (semel__str_given(event->traceparent))
-        pairs[n++] = (struct semel_pair){SEMEL_STR("traceparent"), event->traceparent};
-    struct semel_pair *kept = semel__arena_alloc(&relay->arena, n, sizeof *kept);
-    if (kept == NULL)
-        return semel__fail_memory(err);
-    memcpy(kept, pairs, n * sizeof *kept);
-    item->headers = kept;
-    item->n_headers = n;
-    return SEMEL_OK;
-}
-
 /* ---- writing ------------------------------------------------------------------------------------- */
-
-struct events {
-    struct semel_relay_event **at;
-    size_t n;
-    bool aside;
-    bool *started;
-};
 
 static int cmp_events(const void *va, const void *vb)
 {
@@ -868,10 +1037,10 @@ static semel_status lock_shards(struct semel_relay *relay, const struct events *
     if (besides != NULL)
         memcpy(wanted, besides, sizeof wanted);
     for (size_t i = 0; i < events->n; i++)
-        wanted[events->at[i]->shard] = true;
+        wanted[index_of(events->at[i]->shard)] = true;
     for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
         if (wanted[i])
-            shards[n++] = (struct semel_relay_shard){.shard = (int64_t)i, .token = relay->token};
+            shards[n++] = (struct semel_relay_shard){.shard = relay->first_shard + (int64_t)i, .token = relay->token};
     return relay->ops->lock(relay->store, relay->token, shards, n, ret_owned, err);
 }
 
@@ -887,7 +1056,7 @@ static semel_status move_body(struct semel_relay *relay, int64_t now_us, void *c
     if (status == SEMEL_OK)
         status = relay->ops->set_aside(relay->store, events->at, events->n, now_us, err);
     for (size_t i = 0; i < events->n; i++) { /* only of those that are locked */
-        struct shard *shard = &relay->shards[events->at[i]->shard];
+        struct shard *shard = &relay->shards[index_of(events->at[i]->shard)];
         if (!shard->careful)
             continue;
         calm[n_calm++] = (struct semel_relay_shard){events->at[i]->shard, relay->token, 0};
@@ -941,7 +1110,7 @@ static semel_status start_body(struct semel_relay *relay, int64_t now_us, void *
 /* Commits the starts of what goes from aside; what was not ours to start does not go. */
 static semel_status start_aside(struct round *round, struct semel_error *err)
 {
-    struct semel_arena *arena = &round->relay->arena;
+    struct semel_arena *arena = round->relay->arena;
     struct events events = {.at = semel__arena_alloc(arena, round->n_sends + 1, sizeof *events.at),
                             .started = semel__arena_alloc(arena, round->n_sends + 1, sizeof *events.started)};
     if (events.at == NULL || events.started == NULL)
@@ -980,11 +1149,11 @@ static size_t list_calm(const struct semel_relay *relay, const struct events *ev
 {
     size_t n = 0;
     for (size_t i = 0; i < events->n; i++) {
-        const int64_t at = events->at[i]->shard;
+        const size_t at = index_of(events->at[i]->shard);
         if (relay->shards[at].losses == 0 || relay->shards[at].careful || wanted[at])
             continue;
         wanted[at] = true;
-        calm[n++] = (struct semel_relay_shard){at, relay->token, 0};
+        calm[n++] = (struct semel_relay_shard){events->at[i]->shard, relay->token, 0};
     }
     return n;
 }
@@ -1001,7 +1170,7 @@ static semel_status confirm_body(struct semel_relay *relay, int64_t now_us, void
     if (status == SEMEL_OK && n_calm > 0 && owned)
         status = relay->ops->shards_write(relay->store, calm, n_calm, err);
     for (size_t i = 0; status == SEMEL_OK && i < n_calm; i++)
-        relay->shards[calm[i].shard].losses = 0;
+        relay->shards[index_of(calm[i].shard)].losses = 0;
     for (size_t i = 0; status == SEMEL_OK && i < 2; i++)
         if (events[i].n > 0)
             status = relay->ops->confirm(relay->store, events[i].at, events[i].n, events[i].aside,
@@ -1020,6 +1189,15 @@ static semel_status fail_body(struct semel_relay *relay, int64_t now_us, void *c
 
 /* ---- publishing, and what came of it ------------------------------------------------------------- */
 
+/* Something is worth telling the others who look at the relay's row, soon. */
+static void turned(struct round *round)
+{
+    struct semel_relay *relay = round->relay;
+    const int64_t soon_us = round->steady_us + BEAT_SOON_US;
+    relay->counts.turns++;
+    relay->next_beat_us = relay->next_beat_us < soon_us ? relay->next_beat_us : soon_us;
+}
+
 static void judge_destinations(struct round *round)
 {
     struct semel_relay *relay = round->relay;
@@ -1030,8 +1208,10 @@ static void judge_destinations(struct round *round)
             continue;
         semel__str_show(name, sizeof name, (struct semel_str){d->name, d->n});
         if (d->ok > 0) {
-            if (d->down)
+            if (d->down) {
                 report(relay, SEMEL_LOG_INFO, "destination takes events again", NULL, name);
+                turned(round);
+            }
             d->down = false;
             d->failures = 0;
             d->worked_us = round->steady_us;
@@ -1043,6 +1223,7 @@ static void judge_destinations(struct round *round)
             char text[sizeof name + sizeof d->why + 2];
             snprintf(text, sizeof text, "%s: %s", name, d->why);
             report(relay, SEMEL_LOG_WARN, "destination is down", NULL, text);
+            turned(round);
         }
         d->down = true;
     }
@@ -1073,7 +1254,8 @@ struct outcome {
 static semel_status sort_out(struct round *round, struct outcome *out, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
-    struct semel_relay_event **at = semel__arena_alloc(&relay->arena, 4 * round->n_sends + 1, sizeof *at);
+    const int64_t now_us = store_now(relay, semel__now(relay->steady));
+    struct semel_relay_event **at = semel__arena_alloc(relay->arena, 4 * round->n_sends + 1, sizeof *at);
     if (at == NULL)
         return semel__fail_memory(err);
     out->confirmed[0] = (struct events){.at = at};
@@ -1093,13 +1275,16 @@ static semel_status sort_out(struct round *round, struct outcome *out, struct se
                 memcpy(d->why, item->why, sizeof d->why);
         }
         relay->counts.unknown += item->status == SEMEL_UNKNOWN;
+        relay->counts.retried += item->status == SEMEL_RETRY;
         if (item->status == SEMEL_OK) {
             struct events *c = &out->confirmed[send->aside];
             c->at[c->n++] = send->event;
             relay->counts.published++;
+            if (relay->options.published != NULL && send->event->created_us > 0) /* it may have no time */
+                relay->options.published(relay->options.ctx, now_us - send->event->created_us);
             continue;
         }
-        if (!semel__arena_copy(&relay->arena, semel__str(item->why), &why))
+        if (!semel__arena_copy(relay->arena, semel__str(item->why), &why))
             return semel__fail_memory(err);
         if (item->status == SEMEL_INVALID) {
             refuse(round, send->event, send->event->attempts + 1, d == NULL ? send->event->error : why);
@@ -1122,6 +1307,8 @@ static semel_status write_outcome(struct round *round, struct outcome *out, stru
     for (size_t i = 0; i < 2; i++)
         semel__sort(out->confirmed[i].at, out->confirmed[i].n, sizeof(struct semel_relay_event *), cmp_events);
     SEMEL_POINT(RELAY_PUBLISHED);
+    if (go_on(round, &out->confirmed[0]))
+        return SEMEL_OK;
     if (out->confirmed[0].n + out->confirmed[1].n > 0)
         status = transact(relay, confirm_body, out->confirmed, err);
     SEMEL_POINT(RELAY_CONFIRMED);
@@ -1185,21 +1372,32 @@ static semel_status publish(struct round *round, struct semel_error *err)
     if (status == SEMEL_OK && round->n_sends + round->n_moves == 0 && round->n_events > 0)
         relay->next_step_us = round->steady_us + NOTHING_GOES_US;
     for (size_t i = 0; status == SEMEL_OK && i < round->n_sends; i++)
-        status = put_headers(round, round->sends[i].event, &round->items[i], err);
+        status = semel__event_headers(round->sends[i].event, relay->arena, &round->items[i], err);
     if (status != SEMEL_OK || round->n_sends == 0)
         return status;
     SEMEL_POINT(RELAY_STARTED);
+    struct semel_relay_scan scan;
+    const bool ahead = start_ahead(round, &scan);
     const semel_status sent = hand_over(round, &down);
-    status = sort_out(round, &outcome, err);
+    if (ahead)
+        status = end_ahead(round, &scan, err);
+    if (status == SEMEL_OK)
+        status = sort_out(round, &outcome, err);
     if (status == SEMEL_OK)
         status = write_outcome(round, &outcome, err);
     judge_destinations(round);
     const size_t ok = outcome.confirmed[0].n + outcome.confirmed[1].n;
+    relay->smooth = ok == round->n_sends;
     if (ok > 0)
         relay->failures = 0;
+    if (sent == SEMEL_OK && relay->trouble[0] != '\0')
+        turned(round);
+    semel__str_show(relay->trouble, sizeof relay->trouble, semel__str(sent != SEMEL_OK ? down.text : ""));
     if (sent != SEMEL_OK) {
-        if (relay->failures == 0)
+        if (relay->failures == 0) {
             report(relay, SEMEL_LOG_WARN, "cannot publish", NULL, down.text);
+            turned(round);
+        }
         pause_all(relay, round->steady_us);
         if (sent == SEMEL_CLOSED) {
             struct semel_error ignored;
@@ -1217,8 +1415,10 @@ static int wait_of(struct semel_relay *relay, const struct round *round, int64_t
 {
     bool more = false;
     for (size_t i = 0; i < round->n_starts; i++)
-        more |= !relay->shards[round->starts[i].shard].exhausted;
+        more |= !relay->shards[index_of(round->starts[i].shard)].exhausted;
     relay->idle = round->n_starts > 0 && !round->again && round->n_events == 0 && round->n_aside == 0;
+    if (relay->ahead.ready)
+        return 0;
     if (relay->next_step_us > steady_us)
         return (int)((relay->next_step_us - steady_us) / 1000) + 1;
     if (round->alone || round->again || (round->n_sends > 0 && more))
@@ -1239,7 +1439,7 @@ static semel_status purge_body(struct semel_relay *relay, int64_t now_us, void *
 static semel_status purge(struct semel_relay *relay, int64_t steady_us, struct semel_error *err)
 {
     size_t n = 0;
-    if (steady_us < relay->next_purge_us)
+    if (relay->mapped || steady_us < relay->next_purge_us) /* outbox_sent is the own outbox's */
         return SEMEL_OK;
     semel_status status = transact(relay, purge_body, &n, err);
     relay->next_purge_us = steady_us + (n == 10000 ? SECOND_US : 60 * SECOND_US);
@@ -1249,7 +1449,13 @@ static semel_status purge(struct semel_relay *relay, int64_t steady_us, struct s
 static semel_status run_round(struct round *round, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
-    semel_status status = read_events(round, err);
+    semel_status status = SEMEL_OK;
+    if (!take_ahead(round)) {
+        status = delete_gone(relay, err);
+        relay->ahead.in_a_row = 0;
+        if (status == SEMEL_OK)
+            status = read_events(round, err);
+    }
     if (status == SEMEL_OK)
         status = plan(round, err);
     if (status == SEMEL_OK)
@@ -1259,6 +1465,9 @@ static semel_status run_round(struct round *round, struct semel_error *err)
         semel__sort(events.at, events.n, sizeof *events.at, cmp_events);
         status = transact(relay, later_body, &events, err);
     }
+    round->reads_ahead = may_read_ahead(round);
+    if (status == SEMEL_OK && !round->reads_ahead)
+        status = delete_gone(relay, err);
     return status == SEMEL_OK ? publish(round, err) : status;
 }
 
@@ -1270,7 +1479,8 @@ semel_status semel__relay_step(struct semel_relay *relay, int *ret_wait_ms, stru
     semel_status status = SEMEL_OK;
     err = err != NULL ? err : &local;
     *ret_wait_ms = 0;
-    semel__arena_reset(&relay->arena);
+    for (size_t i = 0; i < 2 && relay->n_gone == 0; i++)
+        semel__arena_reset(&relay->arenas[i]);
     /* A call starts only if the lease outlasts it. */
     if (!relay->joined || steady_us >= relay->next_beat_us ||
         relay->lease_until_us - steady_us <= relay->options.timeout_us)

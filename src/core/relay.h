@@ -23,10 +23,23 @@
  * start, so that an event that kills its relay is counted; after two relays died with a shard, it is published from
  * there altogether. A destination that is down charges no event (P63, P111); if nothing works, the relay stops reading.
  *
+ * Mapped tables. A table of the user's may stand in place of the outbox (struct semel_relay_table). It has one shard:
+ * one relay works and the others wait. It is scanned from the bottom, because applications draw numbers ahead and
+ * nothing proves a starting point. Confirmed rows are deleted or marked. The store compares places of rows itself:
+ * `held` is right, and `aside_read` gives no event that stands behind a row of the table.
+ *
+ * Reading ahead. Where the sink takes runs (below) and the store can, the next events are read, and those that were
+ * confirmed before are deleted, while a call is on its way. Such a scan starts above the events of that call, so that
+ * it needs a proof that nothing can appear below them: of a shard whose last event that was read lies above the
+ * starting points' floor nothing is read ahead. What was read is used only if every event of the call was sent and
+ * confirmed; otherwise it is forgotten, and read again. So between two steps events may be confirmed that are not yet
+ * deleted; they are before the next scan from the starting points, and when the relay leaves.
+ *
  * Invariants: an event is deleted only after the sink confirmed it, or is moved aside whole, in one transaction. Of an
  * aggregate at most one request is unconfirmed: several events go in one call only where the sink takes them whole or
  * not at all (SEMEL_BROKER_RUNS) and the destination is the same. An event with an earlier one aside is not sent from
- * the outbox. Only the owner of a shard moves events of it aside. No transaction is open while the sink publishes.
+ * the outbox. Only the owner of a shard moves events of it aside. No transaction waits for the sink: what is on its way
+ * to the store while the sink publishes ends by itself.
  */
 #ifndef SEMEL_CORE_RELAY_H
 #define SEMEL_CORE_RELAY_H
@@ -38,6 +51,7 @@
 #define SEMEL_RELAY_SHARDS 64
 #define SEMEL_RELAY_HOLDERS_MAX 256
 #define SEMEL_RELAY_WHY 200            /* bytes of a reason */
+#define SEMEL_RELAY_AGGREGATE_MAX 2000 /* bytes of its type and id; the statements name it, too */
 #define SEMEL_RELAY_EVENT_MAX 67108864 /* bytes of payload and headers; the statements name it, too */
 
 enum semel_event_status {
@@ -54,7 +68,8 @@ const char *semel__event_status_name(enum semel_event_status status);
 struct semel_relay_event {
     int64_t shard, seq;
     struct semel_str id, aggregatetype, aggregateid, type, payload, headers, destination, traceparent;
-    int64_t created_us;
+    int64_t created_us;     /* SEMEL_NONE: a mapped table without such a column */
+    struct semel_str place; /* in a mapped table: the value of the column that orders */
     int64_t size;     /* what counts as its bytes; above SEMEL_RELAY_EVENT_MAX its payload and headers are not read */
     bool held;        /* an earlier event of its aggregate stands aside */
     int64_t attempts; /* of one that stands aside */
@@ -87,8 +102,52 @@ struct semel_relay_start {
     int64_t shard, after_seq;
 };
 
+/* A table of the user's, and its columns: names as the catalog has them, with no quotes around them. */
+struct semel_relay_table {
+    struct semel_str name;      /* TABLE or SCHEMA.TABLE; a part may be quoted as in SQL. Not given: the own outbox */
+    struct semel_str order, id; /* rows go in the order of both */
+    /* Not given: there is no such column. Without aggregatetype and type the table's name stands for them; without
+     * aggregateid each event is an aggregate of its own. */
+    struct semel_str aggregatetype, aggregateid, type, payload, headers, destination, created_at;
+    struct semel_str mark;             /* the column that marks what was published; not given: such rows are deleted */
+    struct semel_str unmarked, marked; /* its values; not given: a time or a boolean */
+};
+
+/* What the catalog says of it. */
+struct semel_relay_look {
+    char relation[300];
+    char order_type[80];
+    bool indexed;    /* a scan reads what is not published, and little else */
+    char index[600]; /* not indexed: the statement that would help */
+};
+
+/* A scan: what is asked, and what came. */
+struct semel_relay_scanning;
+struct semel_relay_scan {
+    /* Of each shard the first `limit` events above its start, in order; of all of them, shard by shard, at most `most`,
+     * while those before have fewer than `bytes`. */
+    const struct semel_relay_start *starts;
+    size_t n, limit, most, bytes;
+    size_t holders_max; /* 0, or: who holds the sequence after that, at most so many */
+    size_t aside_max;   /* 0, or: events that stand aside, the first of their aggregates, that are due at now_us */
+    int64_t now_us;
+    struct semel_arena *arena;
+    bool large; /* in: some events are; out: some were. A store may read small ones at less cost */
+    struct semel_relay_event *events, *aside;
+    struct semel_relay_holder *holders;
+    size_t n_events, n_aside, n_holders;
+    struct semel_relay_scanning *scanning; /* the store's */
+};
+
 /* What the relay needs of a store. Each is inside a transaction of its own unless it says otherwise. */
 struct semel_relay_ops {
+    /* Needs no transaction, and changes nothing. INVALID: the table cannot be relayed, and why, by name. */
+    semel_status (*look)(struct semel_store *store, const struct semel_relay_table *table, struct semel_relay_look *ret,
+                         struct semel_error *err);
+    /* From now on this handle of the store works on that table, until it is called with NULL. The arena is the
+     * caller's, and lives as long. *ret_shard: its only one. INVALID: as by `look`. */
+    semel_status (*map)(struct semel_store *store, const struct semel_relay_table *table, struct semel_arena *arena,
+                        int64_t *ret_shard, struct semel_error *err);
     size_t shards;
     bool proves; /* a lower number may commit later: starting points must be proven. false: scan from the bottom */
     /* Locks out other relays until the transaction ends, deletes relays whose lease is over, and gives up what they
@@ -98,8 +157,9 @@ struct semel_relay_ops {
                            struct semel_error *err);
     semel_status (*join)(struct semel_store *store, const struct semel_relay_peer *self, int64_t now_us,
                          int64_t lease_until_us, struct semel_error *err);
-    /* FENCED: somebody has deleted it. */
-    semel_status (*renew)(struct semel_store *store, int64_t token, int64_t lease_until_us, struct semel_error *err);
+    /* down: a destination that takes nothing, and why, for people; not given: none. FENCED: somebody has deleted it. */
+    semel_status (*renew)(struct semel_store *store, int64_t token, int64_t lease_until_us, struct semel_str down,
+                          struct semel_error *err);
     /* What it was publishing from aside is taken back, and not charged. */
     semel_status (*leave)(struct semel_store *store, int64_t token, int64_t now_us, struct semel_error *err);
     semel_status (*peers)(struct semel_store *store, size_t max, struct semel_arena *arena,
@@ -122,17 +182,16 @@ struct semel_relay_ops {
     /* In a transaction that is then rolled back: can a transaction that has drawn a number be seen here? */
     semel_status (*visible)(struct semel_store *store, bool *ret, struct semel_error *err);
 
-    /* Needs no transaction. Of each shard the first `limit` events above its start, in order; of all of them, shard by
-     * shard, while those before have fewer than `bytes`. holders: NULL, or who holds the sequence after that scan, at
-     * most *ret_n_holders of them. */
-    semel_status (*read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
-                         size_t bytes, struct semel_arena *arena, struct semel_relay_event **ret, size_t *ret_n,
-                         struct semel_relay_holder **ret_holders, size_t *ret_n_holders, struct semel_error *err);
-    /* Needs no transaction. Events that stand aside, the first of their aggregates, that are due: at most `limit`,
-     * while those before have fewer than `bytes`. */
-    semel_status (*aside_read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n,
-                               size_t limit, size_t bytes, int64_t now_us, struct semel_arena *arena,
-                               struct semel_relay_event **ret, size_t *ret_n, struct semel_error *err);
+    /* Needs no transaction. */
+    semel_status (*read)(struct semel_store *store, struct semel_relay_scan *scan, struct semel_error *err);
+    /* All NULL: the store cannot. Outside a transaction: sends what confirms `gone`, in a transaction of its own, and
+     * then the scan, and returns; nothing else is done with the store before ahead_end. `gone` is borrowed
+     * until ahead returns. Where scan->large becomes true the events are of no use. tend takes
+     * what has come and never waits. false: no memory, and nothing was sent. */
+    bool (*ahead)(struct semel_store *store, struct semel_relay_event *const *gone, size_t n_gone, bool keep,
+                  struct semel_relay_scan *scan, struct semel_arena *arena);
+    void (*tend)(void *store);
+    semel_status (*ahead_end)(struct semel_store *store, struct semel_relay_scan *scan, struct semel_error *err);
 
     /* Confirmed: deleted, or kept in outbox_sent. Of those that stood aside the next of their aggregate is due. */
     semel_status (*confirm)(struct semel_store *store, struct semel_relay_event *const *events, size_t n, bool aside,
@@ -151,12 +210,13 @@ struct semel_relay_ops {
 };
 
 struct semel_relay_options {
-    struct semel_str owner;        /* host and process, for people */
-    struct semel_str destinations; /* digest of the settings that say where events go */
-    int64_t lease_us;              /* 15 s */
-    int64_t timeout_us;            /* of one publish; the lease must outlast it */
-    int64_t keep_us;               /* confirmed events; 0: they are deleted */
-    int64_t first_us, ceiling_us;  /* backoff of refused events and of destinations */
+    struct semel_str owner;                /* host and process, for people */
+    struct semel_str destinations;         /* digest of the settings that say where events go */
+    const struct semel_relay_table *table; /* NULL: the own outbox */
+    int64_t lease_us;                      /* 15 s */
+    int64_t timeout_us;                    /* of one publish; the lease must outlast it */
+    int64_t keep_us;                       /* confirmed events; 0: they are deleted */
+    int64_t first_us, ceiling_us;          /* backoff of refused events and of destinations */
     int attempts_max;
     bool one_by_one;    /* in_flight: 1, one event of an aggregate at a time whatever the sink can do */
     size_t rows, bytes; /* about so much per round */
@@ -164,12 +224,16 @@ struct semel_relay_options {
     semel_status (*destination)(void *ctx, const struct semel_relay_event *event, struct semel_arena *arena,
                                 struct semel_str *ret, struct semel_error *err);
     void *ctx;
+    /* The sink has confirmed an event, so long after it was put; may be NULL. */
+    void (*published)(void *ctx, int64_t after_us);
     /* What is worth a line in the log; may be NULL. */
     void (*report)(void *ctx, int level, const char *text, const struct semel_relay_event *event, const char *why);
 };
 
 struct semel_relay_counts {
-    uint64_t published, refused, dead, aside, unknown, scans, rescans, proven;
+    uint64_t published, refused, dead, aside, unknown, scans, rescans, ahead, proven;
+    uint64_t retried; /* not taken, and nobody's fault: sent again */
+    uint64_t turns;   /* destinations that went down or came back */
 };
 
 struct semel_relay;
@@ -193,8 +257,11 @@ const struct semel_relay_counts *semel__relay_counts(const struct semel_relay *r
 size_t semel__relay_owns(const struct semel_relay *relay, char why[SEMEL_RELAY_WHY]);
 /* Nothing was read, nothing stands aside that could go, and nothing is held up, as of the last step. */
 bool semel__relay_idle(const struct semel_relay *relay);
-/* How many destinations are down, and the first of them with the reason, in `which`. */
+/* How many destinations are down, and the first of them with the reason, in `which`. A sink that takes nothing at all
+ * counts as one. */
 size_t semel__relay_down(const struct semel_relay *relay, char which[SEMEL_RELAY_WHY]);
+/* The i-th destination that was used; false: there are not as many. */
+bool semel__relay_destination(const struct semel_relay *relay, size_t i, struct semel_str *ret, bool *ret_down);
 /* Who holds the starting points back: the process of a transaction that was set apart; SEMEL_NONE: nobody. */
 int64_t semel__relay_held_by(const struct semel_relay *relay);
 

@@ -547,8 +547,6 @@ static semel_status find_still(struct take *take, char place[SEMEL_ID_MAX + 1], 
         return status;
     scan.order_key = semel__str(inbox->places.sweep);
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &rows, &n, &damaged, err);
-    if (status == SEMEL_OK)
-        semel__sort(rows, n, sizeof *rows, cmp_arrival);
     for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++) {
         if (still(&rows[i]))
             take->rows[take->n++] = rows[i];

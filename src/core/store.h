@@ -34,6 +34,7 @@
 
 struct semel_store;
 struct semel_relay_ops;
+struct semel_key_ops;
 
 /* ---- facts and changes ---------------------------------------------------------------------------- */
 
@@ -200,7 +201,8 @@ enum semel_scan_kind {
     /* the rows in the order of order_key, by version when by_version, else by arrival; with their `wants` */
     SEMEL_SCAN_KEY,
     /* Rows that wait without a due time. order_key given: the first row in its order of each of the first `max` keys
-     * behind it; not given: those with a payload and without a key, or with any_key whatever their key */
+     * behind it, in the order of the keys; not given: those with a payload and without a key, or with any_key whatever
+     * their key, in no order */
     SEMEL_SCAN_STILL,
     SEMEL_SCAN_ALL /* by arrival, after `after_arrival`, filtered by the fields below */
 };
@@ -282,6 +284,7 @@ struct semel_store_options {
     int lock_timeout_ms;             /* 0: 5000 */
     bool create;                     /* create the database when it is missing */
     bool migrate;                    /* bring the schema up to date on opening */
+    bool look;                       /* opening changes nothing: sequences that began anew stay as they are */
 };
 
 /* The `code` of the error when a store cannot be opened as it is. Databases use no numbers below zero. */
@@ -390,6 +393,8 @@ struct semel_store_ops {
                                char ret_id[37], struct semel_error *err);
     /* NULL, or the operations that the relay needs (relay.h). */
     const struct semel_relay_ops *relay;
+    /* NULL, or the operations on idempotency keys (keys.h). */
+    const struct semel_key_ops *keys;
     /* Write a person's audit line before the change that it is about: on PostgreSQL an operator's role writes both by
      * one call, and the database knows who it is. */
     semel_status (*audit)(struct semel_store *store, const struct semel_audit *line, int64_t now_us,

@@ -43,12 +43,26 @@ bool semel__daemon_stopping(const struct semel_daemon *daemon)
     return atomic_load(&daemon->stopping);
 }
 
-void semel__daemon_sleep(struct semel_daemon *daemon, int ms)
+bool semel__daemon_doze(struct semel_daemon *daemon, int ms, const atomic_bool *roused)
 {
     int64_t until_us = semel__steady_us() + (int64_t)ms * 1000;
     pthread_mutex_lock(&daemon->lock);
-    while (!semel__daemon_stopping(daemon) && semel__cond_wait(&daemon->stops, &daemon->lock, until_us))
+    while (!semel__daemon_stopping(daemon) && !(roused != NULL && atomic_load(roused)) &&
+           semel__cond_wait(&daemon->stops, &daemon->lock, until_us))
         ;
+    pthread_mutex_unlock(&daemon->lock);
+    return roused != NULL && atomic_load(roused);
+}
+
+void semel__daemon_sleep(struct semel_daemon *daemon, int ms)
+{
+    (void)semel__daemon_doze(daemon, ms, NULL);
+}
+
+void semel__daemon_rouse(struct semel_daemon *daemon)
+{
+    pthread_mutex_lock(&daemon->lock);
+    pthread_cond_broadcast(&daemon->stops);
     pthread_mutex_unlock(&daemon->lock);
 }
 
@@ -106,17 +120,26 @@ static bool ready(void *ctx, struct semel_buf *why)
     return least_ready(daemon, why) == SEMEL_UNIT_READY;
 }
 
-static void list_routes(void *ctx, struct semel_buf *json)
+static void list(const struct semel_daemon *daemon, const struct semel_unit_kind *kind, struct semel_buf *json)
 {
-    const struct semel_daemon *daemon = ctx;
     const char *before = "";
     for (struct semel_unit *unit = daemon->units; unit != NULL; unit = unit->next) {
-        if (unit->kind != &semel__daemon_routes)
+        if (unit->kind != kind)
             continue;
         semel__buf_addz(json, before);
         unit->kind->json(unit, json);
         before = ",";
     }
+}
+
+static void list_routes(void *ctx, struct semel_buf *json)
+{
+    list(ctx, &semel__daemon_routes, json);
+}
+
+static void list_outboxes(void *ctx, struct semel_buf *json)
+{
+    list(ctx, &semel__daemon_outboxes, json);
 }
 
 static void http_turns(void *ctx)
@@ -174,7 +197,7 @@ semel_status semel__daemon_new(struct semel_daemon **ret, const struct semel_con
     daemon->log = options->log;
     daemon->units_end = &daemon->units;
     (void)gethostname(daemon->host, sizeof daemon->host - 1);
-    daemon->view = (struct semel_serve_view){daemon, alive, ready, list_routes, http_turns};
+    daemon->view = (struct semel_serve_view){daemon, alive, ready, list_routes, list_outboxes, http_turns};
     semel__tasks_init(&daemon->tasks, daemon->log);
     semel__task_add(&daemon->tasks, &daemon->http, "the HTTP server");
     semel__task_add(&daemon->tasks, &daemon->counts, "the task that counts rows");

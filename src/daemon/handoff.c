@@ -159,7 +159,8 @@ semel_status semel__handoff_new(struct semel_handoff **ret, size_t workers, size
     bool ok = handoff->queues != NULL;
     for (size_t i = 0; ok && i < workers; i++, handoff->n_queues++) {
         struct worker_queue *queue = &handoff->queues[i];
-        *queue = (struct worker_queue){.base = {&queue_ops}, .handoff = handoff, .index = i, .end = &queue->slices};
+        *queue =
+            (struct worker_queue){.base = {.ops = &queue_ops}, .handoff = handoff, .index = i, .end = &queue->slices};
         queue->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         ok = queue->fd >= 0;
     }

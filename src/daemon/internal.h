@@ -66,7 +66,7 @@ struct semel_daemon {
     char host[64];
     struct semel_tasks tasks;
     struct semel_task http, counts, api;
-    pthread_mutex_t lock; /* for who waits for the stop */
+    pthread_mutex_t lock; /* for who waits for the stop, or until it is roused */
     pthread_cond_t stops;
     atomic_bool stopping, cancel; /* cancel: what still runs is given up */
     _Atomic int64_t stop_us;      /* by the steady clock: when patience ends */
@@ -76,6 +76,9 @@ void semel__daemon_add(struct semel_daemon *daemon, struct semel_unit *unit);
 bool semel__daemon_stopping(const struct semel_daemon *daemon);
 /* Waits until it stops, but not longer; for threads that have nothing else to wait for. */
 void semel__daemon_sleep(struct semel_daemon *daemon, int ms);
+/* The same, or until *roused, if it is given: then true. Who sets that calls the second. */
+bool semel__daemon_doze(struct semel_daemon *daemon, int ms, const atomic_bool *roused);
+void semel__daemon_rouse(struct semel_daemon *daemon);
 /* How long to wait after the n-th failure in a row, with jitter: 50 ms to 5 s. */
 int semel__daemon_backoff_ms(int failures, struct semel_random *rng);
 semel_status semel__daemon_open_store(struct semel_daemon *daemon, struct semel_store **ret, struct semel_error *err);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * outbox.c: an outbox as a unit of the daemon: one task with a store connection and a sink of its own, on which the
- * relay of core/relay.h takes its steps; and the same once, for cron.
+ * relay of core/relay.h takes its steps; and the same once, for cron. Where the settings want it, a second task listens
+ * for notifications, on a connection of its own, and ends the wait of a relay that had nothing to do.
  *
  * Invariants: whatever fails, the task waits and tries again, and no route waits for it. A stop gives the shards back,
- * so that another relay has them at once.
+ * so that another relay has them at once. Nothing rests on a notification: the relay polls whether one comes or not.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,8 +17,12 @@
 #include "core/relay.h"
 #include "daemon/internal.h"
 #include "store/query.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_store.h"
+#endif
 
 #define STEP_BYTES ((size_t)16 << 20)
+#define HEAR_MS 200
 #define STUCK_STEPS 20 /* without progress: `once` gives up */
 #define LEFT_MAX 1000000
 #define COUNT_CAP 10000
@@ -26,18 +31,20 @@ struct daemon_outbox {
     struct semel_unit unit;
     const struct semel_conf_outbox *conf;
     struct semel_log *log;
-    struct semel_task task;
+    struct semel_task task, listener;
     struct semel_outbox_stats *stats;
     char owner[128], destinations[2 * SEMEL_SHA256 + 1];
     /* For other threads. */
-    _Atomic uint64_t published, refused, dead, aside, unknown;
+    _Atomic uint64_t published, refused, dead, aside, unknown, retried;
     _Atomic size_t shards, down;
     _Atomic int64_t held_by;
+    atomic_bool heard; /* a notification that the relay has not looked after yet */
     /* Of its thread alone. */
     struct semel_store *store;
     struct semel_broker *sink;
     struct semel_relay *relay;
     struct semel_random rng;
+    uint64_t turns; /* of the relay's counts, as its destinations were reported */
 };
 
 static struct daemon_outbox *outbox_of(struct semel_unit *unit)
@@ -70,6 +77,13 @@ static semel_status destination(void *ctx, const struct semel_relay_event *event
     return status;
 }
 
+static void published(void *ctx, int64_t after_us)
+{
+    const struct daemon_outbox *outbox = ctx;
+    if (outbox->stats != NULL) /* `once` has none */
+        semel__stats_published(outbox->stats, after_us);
+}
+
 static void report(void *ctx, int level, const char *text, const struct semel_relay_event *event, const char *why)
 {
     const struct daemon_outbox *outbox = ctx;
@@ -79,11 +93,18 @@ static void report(void *ctx, int level, const char *text, const struct semel_re
                SEMEL_F_Z("why", why != NULL && why[0] != '\0' ? why : NULL));
 }
 
-/* Relays that would send an event to another place never share an outbox (P115). */
+/* NULL: the own outbox. */
+static const struct semel_relay_table *table_of(const struct semel_conf_outbox *conf)
+{
+    return semel__str_given(conf->table.name) ? &conf->table : NULL;
+}
+
+/* Relays that would send an event to another place, or mark another column, never share an outbox (P115). */
 static bool digest_destinations(struct daemon_outbox *outbox)
 {
     const struct semel_sink_options *to = outbox->conf->to.options;
-    struct semel_str parts[SEMEL_SETTING_LIST_MAX + 3];
+    const struct semel_relay_table *t = table_of(outbox->conf);
+    struct semel_str parts[SEMEL_SETTING_LIST_MAX + 3 + 12];
     unsigned char digest[SEMEL_SHA256];
     size_t n = 0;
     parts[n++] = semel__str(outbox->conf->to.kind->name);
@@ -91,6 +112,13 @@ static bool digest_destinations(struct daemon_outbox *outbox)
     parts[n++] = to->destination;
     for (size_t i = 0; i < to->allowed.n && i < SEMEL_SETTING_LIST_MAX; i++)
         parts[n++] = to->allowed.at[i];
+    if (t != NULL) { /* the name is not among them: there is more than one way to write it */
+        const struct semel_str columns[] = {t->order,      t->id,      t->aggregatetype, t->aggregateid,
+                                            t->type,       t->payload, t->headers,       t->destination,
+                                            t->created_at, t->mark,    t->unmarked,      t->marked};
+        memcpy(parts + n, columns, sizeof columns);
+        n += sizeof columns / sizeof columns[0];
+    }
     if (!semel__sha256(parts, n, digest))
         return false;
     semel__hex(digest, sizeof digest, outbox->destinations);
@@ -116,6 +144,7 @@ static semel_status open_relay(struct daemon_outbox *outbox, struct semel_error 
     const struct semel_conf_outbox *conf = outbox->conf;
     const struct semel_relay_options options = {.owner = semel__str(outbox->owner),
                                                 .destinations = semel__str(outbox->destinations),
+                                                .table = table_of(conf),
                                                 .lease_us = conf->lease_us,
                                                 .timeout_us = conf->timeout_us,
                                                 .keep_us = conf->keep_us,
@@ -127,6 +156,7 @@ static semel_status open_relay(struct daemon_outbox *outbox, struct semel_error 
                                                 .bytes = STEP_BYTES,
                                                 .destination = destination,
                                                 .ctx = outbox,
+                                                .published = published,
                                                 .report = report};
     if (conf->to.kind->open_sink == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this program was built without %s",
@@ -158,8 +188,12 @@ static void note_counts(struct daemon_outbox *outbox)
     atomic_store(&outbox->dead, counts->dead);
     atomic_store(&outbox->aside, counts->aside);
     atomic_store(&outbox->unknown, counts->unknown);
+    atomic_store(&outbox->retried, counts->retried);
     atomic_store(&outbox->shards, shards);
     atomic_store(&outbox->down, down);
+    if (counts->turns != outbox->turns)
+        semel__stats_destinations(outbox->stats, outbox->relay);
+    outbox->turns = counts->turns;
     semel__stats_relay(outbox->stats, counts, shards, down);
     semel__stats_relay_up(outbox->stats, why[0] == '\0');
     atomic_store(&outbox->held_by, semel__relay_held_by(outbox->relay));
@@ -200,6 +234,8 @@ static int turn(struct daemon_outbox *outbox, int *failures)
     return pause_ms;
 }
 
+/* A notification is about events that are committed, so that a step that begins after it sees them. One that finds the
+ * relay at work, or waiting for a reason, changes nothing. */
 static void run_relay(void *arg)
 {
     struct daemon_outbox *outbox = arg;
@@ -207,15 +243,71 @@ static void run_relay(void *arg)
     int failures = 0;
     while (!semel__daemon_stopping(outbox->unit.daemon)) {
         semel__task_beat(&outbox->task);
+        atomic_store(&outbox->heard, false);
         int wait_ms = turn(outbox, &failures);
-        if (wait_ms > 0)
-            semel__daemon_sleep(outbox->unit.daemon, wait_ms);
+        bool idle = failures == 0 && outbox->relay != NULL && semel__relay_idle(outbox->relay);
+        if (wait_ms > 0 && semel__daemon_doze(outbox->unit.daemon, wait_ms, idle ? &outbox->heard : NULL))
+            semel__stats_notified(outbox->stats);
     }
     if (outbox->relay != NULL && semel__relay_leave(outbox->relay, &err) != SEMEL_OK)
         SEMEL__LOG(outbox->log, SEMEL_LOG_WARN, "cannot give the shards back; others wait for the lease",
                    SEMEL_F_STR("outbox", outbox->conf->name), SEMEL_F_Z("error", err.text));
     close_all(outbox);
 }
+
+/* ---- notifications ------------------------------------------------------------------------------- */
+
+#ifdef SEMEL_WITH_POSTGRES
+static semel_status listen_once(struct daemon_outbox *outbox, struct semel_store **store, struct semel_error *err)
+{
+    bool heard = false;
+    semel_status status = SEMEL_OK;
+    if (*store == NULL) {
+        status = semel__daemon_open_store(outbox->unit.daemon, store, err);
+        if (status == SEMEL_OK)
+            status = semel__pg_listen(*store, err);
+        heard = status == SEMEL_OK; /* what was missed until now */
+    }
+    if (status == SEMEL_OK && !heard)
+        status = semel__pg_hear(*store, HEAR_MS, &heard, err);
+    if (heard && !atomic_exchange(&outbox->heard, true))
+        semel__daemon_rouse(outbox->unit.daemon);
+    return status;
+}
+
+static void run_listener(void *arg)
+{
+    struct daemon_outbox *outbox = arg;
+    struct semel_store *store = NULL;
+    struct semel_random rng;
+    int failures = 0;
+    (void)semel__random_seed_os(&rng);
+    while (!semel__daemon_stopping(outbox->unit.daemon)) {
+        struct semel_error err = {0};
+        semel__task_beat(&outbox->listener);
+        semel_status status = listen_once(outbox, &store, &err);
+        const bool was_up = semel__task_set_up(&outbox->listener, status == SEMEL_OK, err.text);
+        if (status == SEMEL_OK) {
+            failures = 0;
+            continue;
+        }
+        semel_store_close(store);
+        store = NULL;
+        int pause_ms = semel__daemon_backoff_ms(++failures, &rng);
+        if (was_up || failures == 1)
+            SEMEL__LOG(outbox->log, SEMEL_LOG_WARN, "cannot listen for notifications; the relay polls",
+                       SEMEL_F_STR("outbox", outbox->conf->name), SEMEL_F_Z("error", err.text),
+                       SEMEL_F_INT("retry_ms", pause_ms));
+        semel__daemon_sleep(outbox->unit.daemon, pause_ms);
+    }
+    semel_store_close(store);
+}
+#else
+static void run_listener(void *arg)
+{
+    (void)arg; /* there is no such store */
+}
+#endif
 
 /* ---- the unit ------------------------------------------------------------------------------------ */
 
@@ -232,6 +324,9 @@ static semel_status build(struct semel_daemon *daemon, struct semel_error *err)
         outbox->stats = semel__stats_outbox(daemon->stats, outbox->conf->name);
         semel__task_add(&daemon->tasks, &outbox->task, "relay of outbox %.*s", (int)outbox->conf->name.n,
                         outbox->conf->name.p);
+        if (outbox->conf->notify)
+            semel__task_add(&daemon->tasks, &outbox->listener, "listener of outbox %.*s", (int)outbox->conf->name.n,
+                            outbox->conf->name.p);
         semel__daemon_add(daemon, &outbox->unit);
         if (outbox->stats == NULL || !prepare(outbox, daemon->host))
             return semel__fail_memory(err);
@@ -244,7 +339,10 @@ static semel_status start(struct semel_unit *unit, struct semel_error *err)
     struct daemon_outbox *outbox = outbox_of(unit);
     SEMEL__LOG(outbox->log, SEMEL_LOG_INFO, "relay starts", SEMEL_F_STR("outbox", outbox->conf->name),
                SEMEL_F_Z("to", outbox->conf->to.kind->name));
-    return semel__task_start(&outbox->task, "relay", run_relay, outbox, err);
+    semel_status status = semel__task_start(&outbox->task, "relay", run_relay, outbox, err);
+    if (status == SEMEL_OK && outbox->conf->notify)
+        status = semel__task_start(&outbox->listener, "listener", run_listener, outbox, err);
+    return status;
 }
 
 static void stop(struct semel_unit *unit)
@@ -268,14 +366,16 @@ static void json(struct semel_unit *unit, struct semel_buf *buf)
 {
     struct daemon_outbox *outbox = outbox_of(unit);
     const int64_t held_by = atomic_load(&outbox->held_by);
+    const char *listening = atomic_load(&outbox->listener.up) ? "true" : "false";
     semel__buf_addf(buf,
                     "{\"name\":\"%.*s\",\"sink\":\"%s\",\"up\":%s,\"shards\":%zu,\"published\":%" PRIu64
                     ",\"refused\":%" PRIu64 ",\"dead\":%" PRIu64 ",\"set_aside\":%" PRIu64 ",\"unknown\":%" PRIu64
-                    ",\"destinations_down\":%zu,\"held_by_pid\":",
+                    ",\"retried\":%" PRIu64 ",\"listening\":%s,\"destinations_down\":%zu,\"held_by_pid\":",
                     (int)outbox->conf->name.n, outbox->conf->name.p, outbox->conf->to.kind->name,
                     atomic_load(&outbox->task.up) ? "true" : "false", atomic_load(&outbox->shards),
                     atomic_load(&outbox->published), atomic_load(&outbox->refused), atomic_load(&outbox->dead),
-                    atomic_load(&outbox->aside), atomic_load(&outbox->unknown), atomic_load(&outbox->down));
+                    atomic_load(&outbox->aside), atomic_load(&outbox->unknown), atomic_load(&outbox->retried),
+                    outbox->conf->notify ? listening : "null", atomic_load(&outbox->down));
     if (held_by == SEMEL_NONE)
         semel__buf_addz(buf, "null}");
     else
@@ -286,7 +386,8 @@ static semel_status count(struct semel_unit *unit, struct semel_store *store, st
                           struct semel_error *err)
 {
     struct semel_outbox_state state;
-    semel_status status = semel_query_outbox_state(store, COUNT_CAP, arena, &state, err);
+    semel_status status = semel_query_outbox_state(store, table_of(outbox_of(unit)->conf), false, COUNT_CAP, arena,
+                                                   &state, err);
     if (status == SEMEL_OK)
         semel__stats_outbox_look(outbox_of(unit)->stats, &state, semel__now(&semel__clock_real));
     return status;
@@ -328,31 +429,57 @@ static semel_status step_until_done(struct daemon_outbox *outbox, struct semel_e
     return status;
 }
 
+/* Of this outbox. */
+static semel_status count_left(struct daemon_outbox *outbox, struct semel_relay_once *ret, struct semel_error *err)
+{
+    struct semel_outbox_state state;
+    struct semel_arena arena;
+    semel__arena_init(&arena, STEP_BYTES);
+    semel_status status = semel_query_outbox_state(outbox->store, table_of(outbox->conf), false, LEFT_MAX, &arena,
+                                                   &state, err);
+    if (status == SEMEL_OK) {
+        ret->left += state.n[SEMEL_EVENT_CREATED];
+        ret->aside += state.n[SEMEL_EVENT_WAITING] + state.n[SEMEL_EVENT_PUBLISHING] + state.n[SEMEL_EVENT_FAILED] +
+                      state.n[SEMEL_EVENT_DEAD];
+    }
+    semel__arena_done(&arena);
+    return status;
+}
+
+static semel_status relay_one(struct daemon_outbox *outbox, const struct semel_conf *conf,
+                              const struct semel_daemon_options *options, struct semel_relay_once *ret,
+                              struct semel_error *err)
+{
+    const struct semel_store_options store_options = {0};
+    struct semel_error ignored;
+    semel_status status = semel_store_open(&outbox->store, options->stores, conf->store.p, &store_options, err);
+    if (status == SEMEL_OK)
+        status = open_relay(outbox, err);
+    if (status == SEMEL_OK)
+        status = step_until_done(outbox, err);
+    if (status == SEMEL_OK)
+        status = count_left(outbox, ret, err);
+    if (outbox->relay != NULL) {
+        char why[SEMEL_RELAY_WHY];
+        ret->published += semel__relay_counts(outbox->relay)->published;
+        (void)semel__relay_owns(outbox->relay, why);
+        if (why[0] != '\0')
+            memcpy(ret->why, why, sizeof why);
+        (void)semel__relay_leave(outbox->relay, status == SEMEL_OK ? err : &ignored);
+    }
+    close_all(outbox);
+    return status;
+}
+
 semel_status semel__daemon_relay_once(const struct semel_conf *conf, const struct semel_daemon_options *options,
                                       struct semel_relay_once *ret, struct semel_error *err)
 {
-    struct daemon_outbox outbox = {.conf = &conf->outboxes[0], .log = options->log};
-    const struct semel_store_options store_options = {0};
-    struct semel_error ignored;
-    int64_t oldest_us;
+    semel_status status = SEMEL_OK;
     char host[64] = "";
     (void)gethostname(host, sizeof host - 1);
-    if (!prepare(&outbox, host))
-        return semel__fail_memory(err);
-    semel_status status = semel_store_open(&outbox.store, options->stores, conf->store.p, &store_options, err);
-    if (status == SEMEL_OK)
-        status = open_relay(&outbox, err);
-    if (status == SEMEL_OK)
-        status = step_until_done(&outbox, err);
-    if (status == SEMEL_OK)
-        status = semel_query_outbox(outbox.store, LEFT_MAX, &ret->left, &oldest_us, err);
-    if (status == SEMEL_OK)
-        status = semel_query_aside(outbox.store, LEFT_MAX, &ret->aside, err);
-    if (outbox.relay != NULL) {
-        ret->published = semel__relay_counts(outbox.relay)->published;
-        (void)semel__relay_owns(outbox.relay, ret->why);
-        (void)semel__relay_leave(outbox.relay, status == SEMEL_OK ? err : &ignored);
+    for (size_t i = 0; status == SEMEL_OK && i < conf->n_outboxes; i++) {
+        struct daemon_outbox outbox = {.conf = &conf->outboxes[i], .log = options->log};
+        status = prepare(&outbox, host) ? relay_one(&outbox, conf, options, ret, err) : semel__fail_memory(err);
     }
-    close_all(&outbox);
     return status;
 }

@@ -252,3 +252,40 @@ semel_status ext_arg_class(const struct ext_args *args, int i, enum semel_result
         return SEMEL_OK;
     return refuse(args, i, "must be done, transient, permanent, rejected or unknown", err);
 }
+
+#define KEEP_S_MAX (INT64_C(3650) * 86400)
+
+semel_status ext_arg_request(const struct ext_args *args, struct semel_key_request *ret, struct semel_error *err)
+{
+    int64_t answer_s = 86400, keep_s = 30 * 86400;
+    semel_key_request_init(ret);
+    semel_status status = ext_arg_text(args, 0, &ret->scope, err);
+    if (status == SEMEL_OK)
+        status = ext_arg_text(args, 1, &ret->key, err);
+    if (status == SEMEL_OK)
+        status = ext_arg_bytes(args, 2, &ret->fingerprint, err);
+    if (status == SEMEL_OK)
+        status = ext_arg_int(args, 3, 86400, KEEP_S_MAX, answer_s, &answer_s, err);
+    if (status == SEMEL_OK)
+        status = ext_arg_int(args, 4, 86400, KEEP_S_MAX, keep_s, &keep_s, err);
+    ret->answer_ms = answer_s * 1000;
+    ret->keep_ms = keep_s * 1000;
+    return status;
+}
+
+semel_status ext_arg_effect(const struct ext_args *args, int i, enum semel_key_effect *ret, struct semel_error *err)
+{
+    static const char *const names[] = {"atomic", "outside", "keyed"};
+    struct semel_str word = {0};
+    semel_status status = ext_arg_text(args, i, &word, err);
+    *ret = SEMEL_KEY_OUTSIDE;
+    if (status != SEMEL_OK || !semel__str_given(word))
+        return status;
+    for (int e = 0; e < 3; e++)
+        if (semel__str_eqz(word, names[e])) {
+            *ret = (enum semel_key_effect)e;
+            return SEMEL_OK;
+        }
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: effect must be outside, keyed or atomic",
+                       args->who);
+}

@@ -45,6 +45,11 @@ semel_status ext_arg_time(const struct ext_args *args, int i, int64_t *ret_us, s
 /* done, transient, permanent, rejected, unknown (or maybe). `otherwise` where it is not given. */
 semel_status ext_arg_class(const struct ext_args *args, int i, enum semel_result otherwise, enum semel_result *ret,
                            struct semel_error *err);
+#define EXT_REQUEST_ARGS 5
+/* A request with an idempotency key, from the first arguments: scope, key, fingerprint; answer and keep in seconds. */
+semel_status ext_arg_request(const struct ext_args *args, struct semel_key_request *ret, struct semel_error *err);
+/* outside, keyed or atomic; outside where it is not given. */
+semel_status ext_arg_effect(const struct ext_args *args, int i, enum semel_key_effect *ret, struct semel_error *err);
 /* RETRY: no memory */
 semel_status ext_is_json(struct semel_str text, bool *ret);
 

@@ -35,7 +35,7 @@ SQLITE_EXTENSION_INIT1
 #define EXT_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 #define SQLITE_NEEDED 3037000 /* STRICT tables, sqlite3_changes64 */
-#define EXT_TABLES_MAX 7
+#define EXT_TABLES_MAX 9
 
 struct ext;
 struct ext_table;
@@ -892,7 +892,85 @@ _Static_assert(EXT_COUNT(msg_args) == ARG_MORE && EXT_COUNT(fail_args) <= EXT_AR
 #define REQUIRED(arg) (1U << (arg))
 #define REQUIRED_MSG (REQUIRED(ARG_CONSUMER) | REQUIRED(ARG_MESSAGE_ID))
 
+/* ---- idempotency keys ---------------------------------------------------------------------------- */
+
+enum { KEY_LEASE = EXT_REQUEST_ARGS, KEY_EFFECT };
+enum { KEY_ACT, KEY_WHY, KEY_STATUS, KEY_HEADERS, KEY_BODY, KEY_TOKEN, KEY_OUT };
+static const char *const key_args[] = {"scope", "key", "fingerprint", "answer", "keep", "lease", "effect"};
+#define KEY_COLUMNS                                                                                               \
+    "(act, why, status, headers, body, token, scope HIDDEN, key HIDDEN, fingerprint HIDDEN, answer HIDDEN, keep " \
+    "HIDDEN"
+#define KEY_LEASE_MS 60000
+
+static void answer_key(struct ext_call *call, const struct semel_key_verdict *verdict)
+{
+    struct ext_cell *row = make_room(call, 1) ? next_row(call) : NULL;
+    call->no_memory = row == NULL;
+    if (row == NULL)
+        return;
+    put_bytes(call, &row[KEY_ACT], semel_str(semel_key_act_name(verdict->act)), false);
+    put_bytes(call, &row[KEY_WHY], verdict->why, false);
+    put_int(&row[KEY_STATUS], verdict->act == SEMEL_KEY_REPLAY ? verdict->status : SEMEL_NONE);
+    put_bytes(call, &row[KEY_HEADERS], verdict->headers, false);
+    put_bytes(call, &row[KEY_BODY], verdict->body, true);
+    put_int(&row[KEY_TOKEN], verdict->token);
+}
+
+static semel_status run_key_begin(struct ext_call *call, struct semel_error *err)
+{
+    struct semel *s = NULL;
+    struct semel_key_request request;
+    struct semel_key_verdict verdict;
+    semel_status status = ext_arg_request(&call->args, &request, err);
+    if (status == SEMEL_OK)
+        status = ext_handle(call->ext, &s, err);
+    if (status == SEMEL_OK)
+        status = semel_key_begin(s, &request, &verdict, err);
+    if (status == SEMEL_OK)
+        answer_key(call, &verdict);
+    return status;
+}
+
+static semel_status run_key_claim(struct ext_call *call, struct semel_error *err)
+{
+    struct semel *s = NULL;
+    struct semel_key_request request;
+    struct semel_key_verdict verdict;
+    enum semel_key_effect effect = SEMEL_KEY_OUTSIDE;
+    int64_t lease_ms = 0;
+    semel_status status = ext_arg_request(&call->args, &request, err);
+    if (status == SEMEL_OK)
+        status = ext_arg_lease_ms(&call->args, KEY_LEASE, &lease_ms, err);
+    if (status == SEMEL_OK)
+        status = ext_arg_effect(&call->args, KEY_EFFECT, &effect, err);
+    if (status == SEMEL_OK)
+        status = ext_handle(call->ext, &s, err);
+    if (status == SEMEL_OK)
+        status = semel_key_claim(s, &request, effect, lease_ms > 0 ? lease_ms : KEY_LEASE_MS, &verdict, err);
+    if (status == SEMEL_OK)
+        answer_key(call, &verdict);
+    return status;
+}
+
 static const struct ext_table tables[] = {
+    {
+        .name = "semel_key_begin",
+        .columns = "CREATE TABLE semel_key_begin " KEY_COLUMNS ")",
+        .args = key_args,
+        .n_out = KEY_OUT,
+        .n_args = KEY_LEASE,
+        .required = REQUIRED(0) | REQUIRED(1),
+        .run = run_key_begin,
+    },
+    {
+        .name = "semel_key_claim",
+        .columns = "CREATE TABLE semel_key_claim " KEY_COLUMNS ", lease HIDDEN, effect HIDDEN)",
+        .args = key_args,
+        .n_out = KEY_OUT,
+        .n_args = EXT_COUNT(key_args),
+        .required = REQUIRED(0) | REQUIRED(1),
+        .run = run_key_claim,
+    },
     {
         .name = "semel_inbox_begin",
         .columns = "CREATE TABLE semel_inbox_begin (act, why, attempt, outcome, " MSG_COLUMNS ")",
@@ -1047,10 +1125,12 @@ static void inbox_done_many(sqlite3_context *context, int n, sqlite3_value **val
 
 /* ---- the ends of a lease ------------------------------------------------------------------------- */
 
-static void inbox_renew(sqlite3_context *context, int n, sqlite3_value **values)
+/* Renews the lease of a message or of an idempotency key; usual_ms: where the caller names no lease. */
+static void renew(sqlite3_context *context, const char *name, int n, sqlite3_value **values, int64_t usual_ms,
+                  semel_status (*extend)(struct semel *, int64_t, int64_t, struct semel_error *))
 {
     static const char *const names[] = {"token", "lease"};
-    const struct ext_args args = {"semel_inbox_renew", names, values, n};
+    const struct ext_args args = {name, names, values, n};
     struct semel_error err = {0};
     struct semel *s = NULL;
     int64_t token = 0, lease_ms = 0;
@@ -1060,8 +1140,13 @@ static void inbox_renew(sqlite3_context *context, int n, sqlite3_value **values)
     if (status == SEMEL_OK)
         status = ext_arg_lease_ms(&args, 1, &lease_ms, &err);
     if (status == SEMEL_OK)
-        status = semel_inbox_renew(s, token, lease_ms, &err);
+        status = extend(s, token, lease_ms > 0 ? lease_ms : usual_ms, &err);
     answer(context, status, &err);
+}
+
+static void inbox_renew(sqlite3_context *context, int n, sqlite3_value **values)
+{
+    renew(context, "semel_inbox_renew", n, values, 0, semel_inbox_renew);
 }
 
 static void inbox_finish(sqlite3_context *context, int n, sqlite3_value **values)
@@ -1245,7 +1330,70 @@ static void version_of_semel(sqlite3_context *context, int n, sqlite3_value **va
     sqlite3_result_text(context, semel_version(), -1, SQLITE_STATIC);
 }
 
+/* ---- idempotency keys ---------------------------------------------------------------------------- */
+
+static void key_renew(sqlite3_context *context, int n, sqlite3_value **values)
+{
+    renew(context, "semel_key_renew", n, values, KEY_LEASE_MS, semel_key_renew);
+}
+
+static void key_finish(sqlite3_context *context, int n, sqlite3_value **values)
+{
+    static const char *const names[] = {"token", "status", "headers", "body"};
+    const struct ext_args args = {"semel_key_finish", names, values, n};
+    struct semel_error err = {0};
+    struct semel *s = NULL;
+    struct semel_str headers = {0}, body = {0};
+    int64_t token = 0, code = 0;
+    semel_status status = enter(context, &args, &s, &err);
+    if (status == SEMEL_OK)
+        status = ext_arg_token(&args, 0, &token, &err);
+    if (status == SEMEL_OK)
+        status = ext_arg_int(&args, 1, 200, 599, 0, &code, &err);
+    if (status == SEMEL_OK)
+        status = ext_arg_json(&args, 2, &headers, &err);
+    if (status == SEMEL_OK)
+        status = ext_arg_bytes(&args, 3, &body, &err);
+    if (status != SEMEL_OK) {
+        report(context, &err);
+        return;
+    }
+    const int pending = semel_pending(s);
+    status = semel_key_finish(s, token, (int)code, headers, body, &err);
+    if (status == SEMEL_FENCED && semel_pending(s) > pending)
+        report(context, &err); /* its effect is in this transaction, which cannot commit any more */
+    else
+        answer(context, status, &err);
+}
+
+static void key_fail(sqlite3_context *context, int n, sqlite3_value **values)
+{
+    static const char *const names[] = {"token", "class", "cause"};
+    const struct ext_args args = {"semel_key_fail", names, values, n};
+    struct semel_error err = {0};
+    struct semel *s = NULL;
+    struct semel_str class = {0}, cause = {0};
+    int64_t token = 0;
+    semel_status status = enter(context, &args, &s, &err);
+    if (status == SEMEL_OK)
+        status = ext_arg_token(&args, 0, &token, &err);
+    if (status == SEMEL_OK)
+        status = ext_arg_text(&args, 1, &class, &err);
+    if (status == SEMEL_OK)
+        status = ext_arg_text(&args, 2, &cause, &err);
+    bool unknown = semel__str_eqz(class, "unknown");
+    if (status == SEMEL_OK && !unknown && !semel__str_eqz(class, "released"))
+        status = semel__fail(&err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: class must be released or unknown",
+                             args.who);
+    if (status == SEMEL_OK)
+        status = semel_key_fail(s, token, unknown ? SEMEL_KEY_END_UNKNOWN : SEMEL_KEY_END_RELEASED, cause, &err);
+    answer(context, status, &err);
+}
+
 static const struct ext_function functions[] = {
+    {"semel_key_renew", 1, 2, 0, key_renew},
+    {"semel_key_finish", 2, 4, 0, key_finish},
+    {"semel_key_fail", 2, 3, 0, key_fail},
     {"semel_inbox_done", 2, 4, 0, inbox_done},
     {"semel_inbox_done_many", 2, 2, 0, inbox_done_many},
     {"semel_inbox_renew", 1, 2, 0, inbox_renew},

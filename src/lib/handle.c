@@ -42,7 +42,7 @@ static const struct semel_store_ops *const drivers[] = {
 static bool may_commit(void *ctx)
 {
     const struct semel *s = ctx;
-    return s->pending.n == 0 && s->refused == 0;
+    return s->pending.n == 0 && s->refused == 0 && s->n_keys == 0;
 }
 #endif
 
@@ -51,7 +51,7 @@ static void ended(void *ctx)
     struct semel *s = ctx;
     semel__held_clear(&s->pending);
     semel__held_clear(&s->ended);
-    s->refused = 0;
+    s->refused = s->n_keys = 0;
 }
 
 /* The host, for people who read a row; the number behind it makes it unique. */
@@ -207,17 +207,20 @@ semel_status semel_wrap_pg(struct semel **ret, struct pg_conn *conn, unsigned fl
     return wrap(ret, (struct theirs){.conn = conn}, flags, NULL, err);
 }
 
-#ifdef SEMEL_WITH_POSTGRES
-static bool held_in_store(const struct semel *s)
+bool semel__holds_in_store(const struct semel *s)
 {
+#ifdef SEMEL_WITH_POSTGRES
     return !s->loose && semel__pg_is(s->store);
-}
+#else
+    (void)s;
+    return false;
 #endif
+}
 
 semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err)
 {
 #ifdef SEMEL_WITH_POSTGRES
-    if (held_in_store(s))
+    if (semel__holds_in_store(s))
         return semel__pg_hold(s->store, held->consumer, held->source, held->id, held->token, held->attempt, err);
 #endif
     (void)s;
@@ -229,7 +232,7 @@ semel_status semel__hold(struct semel *s, const struct held *held, struct semel_
 semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err)
 {
 #ifdef SEMEL_WITH_POSTGRES
-    if (held_in_store(s))
+    if (semel__holds_in_store(s))
         return semel__pg_unhold(s->store, held->token, err);
 #endif
     (void)s;
@@ -283,7 +286,7 @@ void *semel_native(struct semel *s)
 
 int semel_pending(const struct semel *s)
 {
-    return s != NULL ? (int)s->pending.n + s->refused : 0;
+    return s != NULL ? (int)s->pending.n + s->refused + s->n_keys : 0;
 }
 
 void semel_ended(struct semel *s)

@@ -6,6 +6,7 @@
  *   held.c     messages that were begun or claimed here        values.c   names and small things
  *   begin.c    begin, done, fail                               claim.c    claim, renew, finish, release, take, put
  *   process.c  process, process_set, work                      keep.c     consumers, tick, outbox
+ *   keys.c     idempotency keys
  *
  * Every public function is framed: semel__enter checks the handle and whose transaction it uses, and semel__leave
  * restores the store. Between them core's transactions are either real transactions or part of the caller's
@@ -27,6 +28,7 @@
 #define SEMEL_PENDING_MAX 10000
 #define SEMEL_CLAIMS_MAX 1000
 #define SEMEL_ENDED_MAX 1000
+#define SEMEL_BEGUN_KEYS_MAX 100
 
 /* A message that this handle has begun or claimed, and its token. */
 struct held {
@@ -63,12 +65,14 @@ struct semel {
     bool order_said;
     struct semel__handler handler;
     struct semel_inbox inbox;
-    struct semel_arena arena;              /* lives until the next call */
-    struct semel_arena sheet;              /* lives as long as one call of a set-based handler */
-    struct held_list pending;              /* begun in the open transaction, no end yet */
-    struct held_list ended;                /* the last ones that ended in it, which a savepoint may undo */
-    uint64_t begins;                       /* so far */
-    int refused;                           /* ends in the open transaction that prevent its commit */
+    struct semel_arena arena;           /* lives until the next call */
+    struct semel_arena sheet;           /* lives as long as one call of a set-based handler */
+    struct held_list pending;           /* begun in the open transaction, no end yet */
+    struct held_list ended;             /* the last ones that ended in it, which a savepoint may undo */
+    uint64_t begins;                    /* so far */
+    int refused;                        /* ends in the open transaction that prevent its commit */
+    int64_t keys[SEMEL_BEGUN_KEYS_MAX]; /* tokens of idempotency keys begun in the open transaction, no end yet */
+    int n_keys;
     struct held_list claims;               /* the last claims, so that a late end can be kept as evidence */
     struct semel_buf known;                /* the settings that were read last, of known_consumer */
     char known_consumer[SEMEL_ID_MAX + 1]; /* "": none are known */
@@ -122,6 +126,10 @@ void semel__held_done(struct held_list *list);
  * the caller's transaction. Otherwise does nothing. */
 semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err);
 semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err);
+/* Does the database itself refuse to commit a message or a key without an end? */
+bool semel__holds_in_store(const struct semel *s);
+/* Housekeeping of idempotency keys; how many rows. */
+semel_status semel__key_tick(struct semel *s, size_t max, size_t *ret_n, struct semel_error *err);
 /* An end under this token was refused: the caller's transaction cannot commit from now on. */
 semel_status semel__hold_back(struct semel *s, int64_t token, struct semel_error *err);
 

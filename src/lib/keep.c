@@ -160,6 +160,10 @@ static semel_status tick(struct semel *s, struct round *round, struct semel_erro
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
         for (size_t c = 0; status == SEMEL_OK && c < round->n_names && round->n < round->max; c++)
             status = tick_consumer(s, round->names[(round->first + c) % round->n_names], steps[i], round, err);
+    size_t keys = 0;
+    if (status == SEMEL_OK)
+        status = semel__key_tick(s, round->max, &keys, err);
+    round->n += keys;
     if (status != SEMEL_OK || round->damage.status == SEMEL_OK)
         return status;
     *err = round->damage;

@@ -257,7 +257,7 @@ enum semel_event_judgement {
     SEMEL_EVENT_BEHIND     /* retry: it waits for an earlier event of its aggregate */
 };
 struct semel_event_answer {
-    char id[SEMEL_UUID_TEXT];
+    char id[SEMEL_EVENT_ID_TEXT];
     enum semel_answer_kind kind;
     enum semel_event_judgement judged;
     const char *status; /* now; NULL: there is no such event */

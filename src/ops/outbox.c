@@ -133,21 +133,22 @@ semel_status semel__ops_events(struct semel_ops *ops, const struct semel_event_q
     return status;
 }
 
-static semel_status check_id(struct semel_str given, char id[SEMEL_UUID_TEXT], struct semel_error *err)
+static semel_status check_id(struct semel_str given, char id[SEMEL_EVENT_ID_TEXT], struct semel_error *err)
 {
     char shown[64];
     semel__str_show(shown, sizeof shown, given);
     return semel_event_id(given, id) ? SEMEL_OK
                                      : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                                                    "'%s' is no event id: that is a UUID, such as "
-                                                   "01890a5d-ac96-774b-bcce-b302099a8057",
+                                                   "01890a5d-ac96-774b-bcce-b302099a8057, or what a mapped table has "
+                                                   "for one",
                                                    shown);
 }
 
 semel_status semel__ops_event(struct semel_ops *ops, struct semel_str given, struct semel_event_facts *ret,
                               struct semel_error *err)
 {
-    char id[SEMEL_UUID_TEXT];
+    char id[SEMEL_EVENT_ID_TEXT];
     *ret = (struct semel_event_facts){.now_us = semel__now(&semel__clock_real), .store = ops->store_option};
     semel_status status = check_id(given, id, err);
     if (status == SEMEL_OK)

@@ -735,13 +735,60 @@ static semel_status read_rights(void *ctx, size_t item, const struct sql_row *ro
     return status;
 }
 
-semel_status semel__pg_rights(struct semel_store *store, bool positions, struct semel_pg_rights *ret,
+semel_status semel__pg_rights(struct semel_store *store, bool positions, bool relays, struct semel_pg_rights *ret,
                               struct semel_error *err)
 {
-    static const struct sql_field fields[] = {{.name = SQL_NAME_positions}};
+    const struct needs {
+        bool positions, relays;
+    } needs = {positions, relays};
+    static const struct sql_field fields[] = {SQL_FIELD(struct needs, positions, positions),
+                                              SQL_FIELD(struct needs, relays, relays)};
     struct sql *db = semel__db_of(store);
-    return semel__db_do(db, "looking at the rights", SQL_server_rights, SQL_ONE(fields, &positions), NULL, read_rights,
-                        ret, err);
+    return semel__db_do(db, "looking at the rights", SQL_server_rights, SQL_ONE(fields, &needs), NULL, read_rights, ret,
+                        err);
+}
+
+semel_status semel__pg_outbox(struct semel_store *store, struct semel_pg_outbox *ret, struct semel_error *err)
+{
+    static const struct sql_field fields[] = {
+        SQL_FIELD(struct semel_pg_outbox, last, seq),          SQL_FIELD(struct semel_pg_outbox, highest, highest),
+        SQL_FIELD(struct semel_pg_outbox, cache, cache),       SQL_FIELD(struct semel_pg_outbox, descends, descends),
+        SQL_FIELD(struct semel_pg_outbox, notifies, notifies),
+    };
+    struct sql_into into = {SQL_FIELDS(fields), .items = ret, .size = sizeof *ret};
+    *ret = (struct semel_pg_outbox){0};
+    return semel__db_do(semel__db_of(store), "looking at the outbox", SQL_server_outbox, NULL, NULL,
+                        semel__db_read_item, &into, err);
+}
+
+/* ---- notifications ------------------------------------------------------------------------------- */
+
+semel_status semel__pg_listen(struct semel_store *store, struct semel_error *err)
+{
+    if (semel__pg_of(store)->pooler)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "behind a transaction pooler LISTEN hears nothing");
+    return semel__db_do(semel__db_of(store), "listening", SQL_outbox_listen, NULL, NULL, NULL, NULL, err);
+}
+
+semel_status semel__pg_ring(struct semel_store *store, struct semel_error *err)
+{
+    return semel__db_do(semel__db_of(store), "notifying", SQL_outbox_ring, NULL, NULL, NULL, NULL, err);
+}
+
+semel_status semel__pg_hear(struct semel_store *store, int wait_ms, bool *ret, struct semel_error *err)
+{
+    struct pg_store *d = semel__pg_of(store);
+    struct pollfd poller = {.fd = PQsocket(d->conn), .events = POLLIN};
+    *ret = false;
+    for (PGnotify *heard; (heard = PQnotifies(d->conn)) != NULL; *ret = true)
+        PQfreemem(heard);
+    if (*ret || poll(&poller, 1, wait_ms) <= 0)
+        return SEMEL_OK;
+    if (PQconsumeInput(d->conn) == 0 || PQstatus(d->conn) != CONNECTION_OK)
+        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "the connection that listens is gone");
+    for (PGnotify *heard; (heard = PQnotifies(d->conn)) != NULL; *ret = true)
+        PQfreemem(heard);
+    return SEMEL_OK;
 }
 
 /* ---- connecting and disconnecting ---------------------------------------------------------------- */
@@ -769,7 +816,7 @@ static semel_status suitable(struct pg_store *d, struct semel_error *err)
         status = semel__record_schema_check(&d->sql, err);
     if (status == SEMEL_OK && d->sql.store.options.migrate)
         status = semel__record_migrate(&d->sql.store, NULL, NULL, err);
-    if (status == SEMEL_OK)
+    if (status == SEMEL_OK && !d->sql.store.options.look)
         status = move_sequences(d, err);
     return status == SEMEL_OK ? semel__pg_timeline(d, err) : status;
 }
@@ -922,7 +969,7 @@ int64_t semel__pg_trips(struct semel_store *store)
         .name = scheme,                                                                                                \
         .capabilities = SEMEL_STORE_ATOMIC | SEMEL_STORE_CONCURRENT | SEMEL_STORE_DURABLE | SEMEL_STORE_SQL,           \
         .size = sizeof(struct pg_store), .open = pg_open, .close = pg_close, .reopen = pg_reopen, .native = pg_native, \
-        .relay = &semel__record_relay_sharded, PG_TRANSACTIONS, SEMEL_RECORDS                                          \
+        .relay = &semel__record_relay_sharded, .keys = &semel__record_keys, PG_TRANSACTIONS, SEMEL_RECORDS             \
     }
 
 const struct semel_store_ops semel__store_postgres = OPS("postgres");

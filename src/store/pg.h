@@ -48,8 +48,11 @@ struct pg_trip {
     bool bare;                      /* set after the start: no time-outs are added where no transaction is open */
     /* inside */
     bool entered;                   /* something was sent */
+    bool limited;                   /* with time-outs in front, as no transaction was open */
+    bool synced;                    /* all of it is on its way: nothing may be added */
     size_t n_slots;                 /* answers to come: one a statement, and one each that had to be prepared */
-    int slots[2 * PG_TRIP_MAX + 2]; /* which statement, or -1: a preparation, or -2: none of the caller's */
+    int slots[2 * PG_TRIP_MAX + 5]; /* which statement, or -1: a preparation, -2: none of the caller's, -3: a Sync */
+    bool parted;                    /* there is one */
     size_t preparing;               /* the statement after the last one that was answered */
     const struct sql_text *fresh[PG_TRIP_MAX + 1]; /* prepared by this trip, in order */
     size_t n_fresh;

@@ -30,9 +30,9 @@
  * of a data exception (class 22) is left out. What does not fit its bound fails the trip, and nothing of it is sent; a
  * time that PostgreSQL cannot hold becomes the nearest that it can; what is read is never longer than the server said,
  * and of the wrong size is no number. After a run the connection is out of pipeline mode with nothing left to be read,
- * or it is broken; of the statements after one that failed none has run. A trip that run() started is ended by flush();
- * an item's number is the server's `n`, checked. A text that is written here consists of words of the compiled
- * statement only, every value is bound.
+ * or it is broken; of the statements after one that failed none has run, but for those behind a part. A trip that run()
+ * started is ended by flush(); an item's number is the server's `n`, checked. A text that is written here consists of
+ * words of the compiled statement only, every value is bound.
  */
 #include <endian.h>
 #include <errno.h>
@@ -54,7 +54,7 @@
 #define PARAMETER_BYTES (512u << 20)
 #define TEXT_MAX 8192
 
-enum { SLOT_PREPARE = -1, SLOT_OURS = -2 };
+enum { SLOT_PREPARE = -1, SLOT_OURS = -2, SLOT_SYNC = -3 };
 
 /* ---- what a SQLSTATE means ----------------------------------------------------------------------- */
 
@@ -288,6 +288,8 @@ semel_status semel__pg_own_fail(struct pg_store *d, const PGresult *result, cons
 static int64_t time_out(int64_t us)
 {
     int64_t v;
+    if (us == SQL_NO_TIME)
+        return INT64_MIN; /* -infinity */
     if (__builtin_sub_overflow(us, EPOCH_US, &v) || v < TIME_MIN)
         return TIME_MIN;
     return v >= TIME_END ? INT64_MAX : v;
@@ -340,7 +342,7 @@ static void put_single(struct pg_trip *trip, const struct sql_field *field, cons
     struct sql_value value = semel__db_value(field, item, fingerprint);
     struct semel_str s = encode(kind, &value, wire);
     size_t at = trip->bytes.n;
-    bool borrowed = !semel__db_is_number(kind) && kind != SQL_FINGERPRINT;
+    bool borrowed = !semel__db_is_number(kind) && kind != SQL_FINGERPRINT && kind != SQL_ID;
     if (!value.null && !borrowed)
         semel__buf_add(&trip->bytes, s.p, s.n);
     param(trip, borrowed ? s.p : NULL, borrowed ? 0 : at, s.n, value.null);
@@ -360,6 +362,7 @@ static const struct {
     [SQL_TEXT] = {"text", 25},  [SQL_KEY] = {"text", 25},           [SQL_STATUS] = {"text", 25},
     [SQL_CLASS] = {"text", 25}, [SQL_BYTES] = {"bytea", 17},        [SQL_FINGERPRINT] = {"bytea", 17},
     [SQL_INT] = {"bigint", 20}, [SQL_TIME] = {"timestamptz", 1184}, [SQL_BOOL] = {"boolean", 16},
+    [SQL_ID] = {"bytea", 17},
 };
 
 static void put_array(struct pg_trip *trip, const struct sql_field *field, const struct sql_set *set)
@@ -607,20 +610,25 @@ void semel__pg_reblock(struct pg_store *d)
         PQsetnonblocking(d->conn, 0);
 }
 
+static bool send_limits(struct pg_trip *trip)
+{
+    int n_params = trip->n_params;
+    trip->n_params = 0;
+    bool ok = !trip->limited || send_one(trip, &semel__pg_statements[SQL_trip_limits].sql, SLOT_OURS) != 0;
+    trip->n_params = n_params;
+    return ok;
+}
+
 /* The first statement of a trip. */
 static bool enter(struct pg_trip *trip)
 {
     struct pg_store *d = trip->d;
-    int n_params = trip->n_params;
-    bool limits = !trip->bare && !semel__pg_in_tx(d);
+    trip->limited = !trip->bare && !semel__pg_in_tx(d);
     if (!semel__pg_unblock(d) || PQenterPipelineMode(d->conn) == 0)
         return false;
     trip->entered = true;
     d->undone = false;
-    trip->n_params = 0;
-    bool ok = !limits || send_one(trip, &semel__pg_statements[SQL_trip_limits].sql, SLOT_OURS) != 0;
-    trip->n_params = n_params;
-    return ok;
+    return send_limits(trip);
 }
 
 static bool parameters_fit(struct pg_trip *trip)
@@ -668,7 +676,7 @@ static void failed(struct pg_trip *trip, int slot, const PGresult *result, bool 
 static void take(struct pg_trip *trip, int slot, PGresult *result, size_t *fresh, bool theirs)
 {
     struct pg_store *d = trip->d;
-    bool ok = semel__pg_succeeded(result);
+    bool ok = semel__pg_succeeded(result) || slot == SLOT_SYNC;
     if (!ok)
         failed(trip, slot, result, theirs);
     if (slot == SLOT_PREPARE && ok)
@@ -688,13 +696,17 @@ static semel_status receive(struct pg_trip *trip, bool theirs)
     size_t fresh = 0;
     semel_status status = SEMEL_OK;
     struct semel_error err;
-    if (PQpipelineSync(d->conn) == 0)
+    if (!trip->synced && PQpipelineSync(d->conn) == 0)
         status = semel__pg_lost(d, trip->doing, &err);
     for (size_t i = 0; status == SEMEL_OK && i < trip->n_slots; i++) {
         PGresult *result = NULL;
         status = semel__pg_answer(d, trip->doing, &result, &err);
-        if (status == SEMEL_OK)
+        if (status == SEMEL_OK && (trip->slots[i] == SLOT_SYNC) != (PQresultStatus(result) == PGRES_PIPELINE_SYNC)) {
+            PQclear(result);
+            status = semel__pg_lost(d, trip->doing, &err);
+        } else if (status == SEMEL_OK) {
             take(trip, trip->slots[i], result, &fresh, theirs);
+        }
     }
     if (status == SEMEL_OK)
         status = semel__pg_synced(d, trip->doing, &err);
@@ -1020,6 +1032,42 @@ static void pg_run(struct sql *db, const struct sql_statement *statement, const 
         e->readings[e->n++] = reading;
 }
 
+/* What fails here fails again in flush, which tells it. */
+static void pg_tend(struct sql *db)
+{
+    struct pg_store *d = (struct pg_store *)db;
+    if (d->exec.started && d->exec.trip.synced && !d->broken && PQflush(d->conn) >= 0)
+        (void)PQconsumeInput(d->conn);
+}
+
+/* What was added so far commits by itself: outside a transaction a Sync ends the one that the server has made of it. */
+static void pg_part(struct sql *db)
+{
+    struct pg_trip *trip = &((struct pg_store *)db)->exec.trip;
+    if (!((struct pg_store *)db)->exec.started || trip->status != SEMEL_OK || !trip->limited || trip->parted)
+        return;
+    trip->parted = true;
+    if (PQpipelineSync(trip->d->conn) == 0) {
+        fail_send(trip);
+        return;
+    }
+    trip->slots[trip->n_slots++] = SLOT_SYNC;
+    if (!send_limits(trip))
+        fail_send(trip);
+}
+
+static void pg_send(struct sql *db)
+{
+    struct pg_trip *trip = &((struct pg_store *)db)->exec.trip;
+    if (!((struct pg_store *)db)->exec.started || trip->status != SEMEL_OK || !trip->entered)
+        return;
+    if (PQpipelineSync(trip->d->conn) == 0)
+        fail_send(trip);
+    else
+        trip->synced = true;
+    pg_tend(db);
+}
+
 /* ---- results ------------------------------------------------------------------------------------- */
 
 static enum sql_cell pg_cell(const struct sql_row *row, int column, enum sql_kind kind, struct sql_value *ret)
@@ -1119,6 +1167,9 @@ const struct sql_driver semel__pg_driver = {
     .statements = semel__pg_statements,
     .start = pg_start,
     .run = pg_run,
+    .part = pg_part,
+    .send = pg_send,
+    .tend = pg_tend,
     .flush = pg_flush,
     .server_same = pg_server_same,
     .snapshot = semel__pg_snapshot,

@@ -122,9 +122,19 @@ struct semel_pg_rights {
     bool public_writable; /* everybody may create in the schema public (P85) */
 };
 
-/* On an open store of PostgreSQL, outside of a transaction. `positions`: the place in the source is kept there, too. */
-semel_status semel__pg_rights(struct semel_store *store, bool positions, struct semel_pg_rights *ret,
+/* On an open store of PostgreSQL, outside of a transaction. `positions`: the place in the source is kept there, too;
+ * `relays`: it relays the outbox. */
+semel_status semel__pg_rights(struct semel_store *store, bool positions, bool relays, struct semel_pg_rights *ret,
                               struct semel_error *err);
+
+/* What the numbers of the outbox rest on. */
+struct semel_pg_outbox {
+    int64_t last, highest; /* the number that was drawn last; that of the table */
+    int64_t cache;         /* numbers that a session draws ahead; 1: none */
+    bool descends;         /* it counts down, or starts anew at its end */
+    bool notifies;         /* a trigger sends notifications */
+};
+semel_status semel__pg_outbox(struct semel_store *store, struct semel_pg_outbox *ret, struct semel_error *err);
 
 /* The same for a statement of a handler with n parameters: it is planned, which looks at the rights, and not run. An
  * error whose code is SEMEL_PG_DENIED names what the role may not touch; any other says only that it cannot be known (a
@@ -133,6 +143,15 @@ semel_status semel__pg_may_run(struct semel_store *store, struct semel_str state
                                struct semel_error *err);
 
 #define SEMEL_PG_DENIED SEMEL_SQLSTATE('4', '2', '5', '0', '1')
+
+/* ---- notifications of the outbox (sql/postgres/notify.sql) --------------------------------------- */
+
+/* For a store that does nothing else, on a connection of its own. INVALID: it is behind a transaction pooler. */
+semel_status semel__pg_listen(struct semel_store *store, struct semel_error *err);
+/* *ret: a notification came. CLOSED: the connection is gone. */
+semel_status semel__pg_hear(struct semel_store *store, int wait_ms, bool *ret, struct semel_error *err);
+/* Sends one. Outside of a transaction. */
+semel_status semel__pg_ring(struct semel_store *store, struct semel_error *err);
 
 /* How many round trips this handle has made; for a benchmark. */
 int64_t semel__pg_trips(struct semel_store *store);

@@ -143,6 +143,7 @@ struct semel_outbox_state {
     int64_t longest;
     struct semel_str down_destination, down_why; /* what most events wait for; the destination if they name it */
     int64_t down;
+    struct semel_str relay_owner, relay_down; /* a relay that cannot publish: to which destination, and why */
     /* The transaction that has drawn a number and is open for longest; SEMEL_NONE: there is none. */
     int64_t holder_pid, holder_since_us;
     struct semel_str holder_user, holder_query;
@@ -170,8 +171,6 @@ semel_status semel_query_groups(struct semel_store *store, const struct semel_fi
 /* `row` as `list` gave it. by_version: the order of its key is by version, else by arrival. */
 semel_status semel_query_history(struct semel_store *store, const struct semel_row *row, bool by_version, size_t max,
                                  struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
-/* Events that stand aside, in any status; counting stops at `cap`. */
-semel_status semel_query_aside(struct semel_store *store, int64_t cap, int64_t *ret_n, struct semel_error *err);
 /* How many events wait in the outbox (`cap`: at least so many), and since when the oldest (SEMEL_NONE). */
 semel_status semel_query_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
                                 struct semel_error *err);
@@ -195,8 +194,10 @@ semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t
 
 /* ---- events of the outbox ------------------------------------------------------------------------ */
 
-/* An event's id, in the one spelling that is stored. false: it cannot be one. */
-bool semel_event_id(struct semel_str given, char ret_id[SEMEL_UUID_TEXT]);
+/* An event's id, in the one spelling that is stored: a UUID, or what a mapped table has for one. false: it cannot be
+ * one. */
+#define SEMEL_EVENT_ID_TEXT (4 * (SEMEL_ID_MAX + 1) + 1) /* an id that was too long is cut */
+bool semel_event_id(struct semel_str given, char ret_id[SEMEL_EVENT_ID_TEXT]);
 /* By their numbers, above after_seq (SEMEL_NONE: the first), without payloads. */
 semel_status semel_query_events(struct semel_store *store, const struct semel_event_filter *filter, int64_t after_seq,
                                 size_t max, struct semel_arena *arena, struct semel_event_row **ret, size_t *ret_n,
@@ -209,8 +210,10 @@ semel_status semel_query_event_place(struct semel_store *store, const struct sem
 /* What operators did to it, newest first. */
 semel_status semel_query_event_acts(struct semel_store *store, const char *id, size_t max, struct semel_arena *arena,
                                     struct semel_act_line **ret, size_t *ret_n, struct semel_error *err);
-semel_status semel_query_outbox_state(struct semel_store *store, int64_t cap, struct semel_arena *arena,
-                                      struct semel_outbox_state *ret, struct semel_error *err);
+/* Of an outbox (NULL: the own one); events that stand aside are counted for it alone, or `all` of them. */
+semel_status semel_query_outbox_state(struct semel_store *store, const struct semel_relay_table *table, bool all,
+                                      int64_t cap, struct semel_arena *arena, struct semel_outbox_state *ret,
+                                      struct semel_error *err);
 /* Inside a transaction: locks the event's shard against relays. Then the event is read again: it may have moved. */
 semel_status semel_query_event_lock(struct semel_store *store, const struct semel_event_row *row,
                                     struct semel_error *err);

@@ -8,8 +8,10 @@
  *   records_counts.c      how many rows, how many events
  *   records_events.c      what operators ask of the outbox and do to its events
  *   records_history.c     what people did; what else is known of one message
+ *   records_idempotency.c  idempotency keys
  *   records_keep.c        watermark, purge
  *   records_list.c        lists and groups of the inbox; frozen selections
+ *   records_mapped.c      a table of the user's in place of the outbox
  *   records_outbox.c      events
  *   records_positions.c   positions of sources
  *   records_relay.c       what the relay reads and writes
@@ -42,6 +44,8 @@ SEMEL_RECORD_MAP(X)
 
 /* For the relay (core/relay.h): an outbox in shards, whose numbers may commit late; and one where they cannot. */
 extern const struct semel_relay_ops semel__record_relay_sharded, semel__record_relay_single;
+/* For idempotency keys (core/keys.h). */
+extern const struct semel_key_ops semel__record_keys;
 
 /* The members of the struct semel_progress that is `at` of the type, as parameters. */
 #define SQL_PROGRESS(type, at)                                                                         \

@@ -22,6 +22,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/ids.h"
 #include "core/state.h"
 #include "core/version.h"
 #include "store/records.h"
@@ -193,11 +194,22 @@ static const void *kept_payload(const void *item)
     return !row->kept ? NULL : semel__str_given(row->payload) ? &row->payload : &empty;
 }
 
+static const void *time_beside(const void *item)
+{
+    static const int64_t none = SQL_NO_TIME;
+    const struct semel_row *row = &((const struct semel_admit *)item)->row;
+    int64_t in_key = semel__id_key_time(row->id);
+    if (in_key == row->message_time_us)
+        return NULL;
+    return row->message_time_us == SEMEL_NONE ? &none : &row->message_time_us;
+}
+
 #define ADMIT struct semel_admit
 static const struct sql_field item_fields[] = {
     SQL_FIELD(ADMIT, place, place),
     SQL_FIELD(ADMIT, row.arrival, arrival),
     SQL_FIELD(ADMIT, row.id, message_id),
+    SQL_FIELD(ADMIT, row.id, record_key),
     SQL_FIELD(ADMIT, row.fp, fingerprint),
     SQL_FIELD(ADMIT, row.source, source),
     SQL_FIELD(ADMIT, row.type, type),
@@ -205,6 +217,7 @@ static const struct sql_field item_fields[] = {
     SQL_FIELD(ADMIT, row.order_key, order_key),
     SQL_FIELD(ADMIT, row.version, version),
     SQL_FIELD(ADMIT, row.message_time_us, message_time),
+    SQL_AT(time_beside, time_beside),
     SQL_FIELD(ADMIT, row.received_us, received_at),
     SQL_FIELD(ADMIT, row.updated_us, updated_at),
     SQL_FIELD(ADMIT, row.position, position),
@@ -354,6 +367,8 @@ static semel_status insert(struct admission *a, bool locked, struct semel_error 
     if (!locked)
         run_locks(a);
     a->n_found = 0;
+    if (a->n > 0)
+        semel__db_run(a->db, SQL_stream_put, &a->once, SQL_EACH_OF(item_fields, a->sources, a->n_sources), NULL, NULL);
     semel__db_run(a->db, SQL_inbox_insert, &a->once, SQL_EACH_OF(item_fields, a->items, a->n), read_inserted, a);
     if (a->n > 0)
         run_watermarks(a);
@@ -553,6 +568,7 @@ struct fetching {
 static const struct sql_field fetched_fields[] = {
     SQL_FIELD(struct semel_fetched, source, source),
     SQL_FIELD(struct semel_fetched, id, message_id),
+    SQL_FIELD(struct semel_fetched, id, record_key),
 };
 
 static semel_status read_fetched(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)

@@ -212,12 +212,3 @@ semel_status semel_query_outbox(struct semel_store *store, int64_t cap, int64_t 
     }
     return status;
 }
-
-semel_status semel_query_aside(struct semel_store *store, int64_t cap, int64_t *ret_n, struct semel_error *err)
-{
-    struct sql *db = semel__db_query(store, err);
-    const struct args args = {.cap = cap};
-    return db != NULL ? semel__db_count(db, SQL_count_aside, "counting what stands aside", SQL_ONE(args_fields, &args),
-                                        ret_n, err)
-                      : SEMEL_INVALID;
-}

@@ -10,7 +10,9 @@
 #include <ctype.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/ids.h"
+#include "store/mapped.h"
 #include "store/records.h"
 
 #define EVENT_BYTES_MAX INT64_C(67108864)
@@ -23,6 +25,8 @@ struct args {
     struct semel_str id, statuses;
     int64_t after_seq, limit, cap, now_us, seq, shard;
     bool with_payload;
+    struct semel_str uuid;           /* the id, where it is one */
+    int64_t first_shard, last_shard; /* what is counted */
 };
 
 static const struct sql_field args_fields[] = {
@@ -39,6 +43,9 @@ static const struct sql_field args_fields[] = {
     SQL_FIELD(struct args, seq, seq),
     SQL_FIELD(struct args, shard, shard),
     SQL_FIELD(struct args, with_payload, with_payload),
+    SQL_FIELD(struct args, uuid, event_uuid),
+    SQL_FIELD(struct args, first_shard, first_shard),
+    SQL_FIELD(struct args, last_shard, last_shard),
 };
 
 /* As it is read: the status is still a text. */
@@ -51,7 +58,7 @@ struct read_event {
 static const struct sql_field event_fields[] = {
     SQL_MUST(EVENT, status, event_status, 1, 32),
     SQL_MUST(EVENT, row.seq, seq, 0, 0),
-    SQL_MUST(EVENT, row.shard, shard, 0, SEMEL_RELAY_SHARDS - 1),
+    SQL_MUST(EVENT, row.shard, shard, 0, INT16_MAX),
     SQL_MUST(EVENT, row.id, event_id, 0, EVENT_BYTES_MAX),
     SQL_SHOWN(EVENT, row.aggregatetype, aggregatetype, EVENT_BYTES_MAX),
     SQL_SHOWN(EVENT, row.aggregateid, aggregateid, EVENT_BYTES_MAX),
@@ -72,18 +79,36 @@ static const struct sql_field event_fields[] = {
     SQL_SHOWN(EVENT, row.held, held, 0),
 };
 
-bool semel_event_id(struct semel_str given, char ret_id[SEMEL_UUID_TEXT])
+static bool is_uuid(struct semel_str id)
 {
-    if (given.n != SEMEL_UUID_TEXT - 1)
-        return false;
-    for (size_t i = 0; i < given.n; i++) {
+    bool ok = id.n == SEMEL_UUID_TEXT - 1;
+    for (size_t i = 0; ok && i < id.n; i++) {
         const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-        if (dash ? given.p[i] != '-' : !isxdigit((unsigned char)given.p[i]))
-            return false;
-        ret_id[i] = (char)tolower((unsigned char)given.p[i]);
+        ok = dash ? id.p[i] == '-' : isxdigit((unsigned char)id.p[i]) != 0;
     }
+    return ok;
+}
+
+bool semel_event_id(struct semel_str given, char ret_id[SEMEL_EVENT_ID_TEXT])
+{
+    const bool uuid = is_uuid(given);
+    if (given.n == 0 || given.n >= SEMEL_EVENT_ID_TEXT || !semel__utf8_valid(given))
+        return false;
+    for (size_t i = 0, n; i < given.n; i += n) {
+        uint32_t c;
+        n = semel__utf8_next((struct semel_str){given.p + i, given.n - i}, &c);
+        if (n == 0 || !semel__utf8_shown(c))
+            return false;
+    }
+    for (size_t i = 0; i < given.n; i++)
+        ret_id[i] = (char)(uuid ? tolower((unsigned char)given.p[i]) : given.p[i]);
     ret_id[given.n] = '\0';
     return true;
+}
+
+static struct semel_str uuid_of(struct semel_str id)
+{
+    return is_uuid(id) ? id : (struct semel_str){0};
 }
 
 static bool parse_status(struct semel_str text, enum semel_event_status *ret)
@@ -165,7 +190,7 @@ semel_status semel_query_events(struct semel_store *store, const struct semel_ev
 semel_status semel_query_event(struct semel_store *store, const char *id, bool with_payload, struct semel_arena *arena,
                                struct semel_event_row **ret, struct semel_error *err)
 {
-    const struct args args = {.id = semel__str(id), .with_payload = with_payload};
+    const struct args args = {.id = semel__str(id), .uuid = uuid_of(semel__str(id)), .with_payload = with_payload};
     size_t n = 0;
     *ret = NULL;
     semel_status status = read_events(store, SQL_event_find, &args, arena, ret, &n, err);
@@ -275,19 +300,51 @@ static const struct sql_field holder_fields[] = {
     SQL_SHOWN(struct semel_outbox_state, holder_query, query, QUERY_MAX_BYTES),
     SQL_SHOWN(struct semel_outbox_state, holder_shown, shown, 0),
 };
+static const struct sql_field relay_fields[] = {
+    SQL_SHOWN(struct semel_outbox_state, relay_owner, relay_owner, SEMEL_ID_MAX),
+    SQL_SHOWN(struct semel_outbox_state, relay_down, error_text, SEMEL_ERROR_TEXT_MAX),
+};
 static const struct sql_field down_fields[] = {
     SQL_SHOWN(struct semel_outbox_state, down_destination, destination, SEMEL_ID_MAX),
     SQL_SHOWN(struct semel_outbox_state, down_why, error_text, SEMEL_ERROR_TEXT_MAX),
     SQL_SHOWN(struct semel_outbox_state, down, count, 0),
 };
 
-semel_status semel_query_outbox_state(struct semel_store *store, int64_t cap, struct semel_arena *arena,
-                                      struct semel_outbox_state *ret, struct semel_error *err)
+static semel_status count_mapped(struct sql *db, const struct args *args, struct semel_outbox_state *ret,
+                                 struct semel_error *err)
+{
+    static const struct sql_field fields[] = {SQL_SHOWN(struct status_count, n, count, 0),
+                                              SQL_SHOWN(struct status_count, oldest_us, oldest_at, 0)};
+    struct status_count one = {.oldest_us = SEMEL_NONE};
+    struct sql_into into = {SQL_FIELDS(fields), NULL, &one, sizeof one, 0};
+    semel_status status = run_one(db, SQL_mapped_count, "counting a mapped table", args, semel__db_read_item, &into,
+                                  err);
+    ret->n[SEMEL_EVENT_CREATED] = one.n != SEMEL_NONE ? one.n : 0;
+    ret->oldest_us[SEMEL_EVENT_CREATED] = one.oldest_us;
+    return status;
+}
+
+semel_status semel_query_outbox_state(struct semel_store *store, const struct semel_relay_table *table, bool all,
+                                      int64_t cap, struct semel_arena *arena, struct semel_outbox_state *ret,
+                                      struct semel_error *err)
 {
     struct sql *db = semel__db_query(store, err);
+    int64_t shard = 0;
     if (db == NULL)
         return SEMEL_INVALID;
-    const struct args args = {.cap = cap, .limit = 1};
+    struct sql_mapping *before = db->mapping; /* a relay may work on this handle */
+    semel_status status = table != NULL ? semel__mapped_map(store, table, arena, &shard, err) : SEMEL_OK;
+    if (status != SEMEL_OK) {
+        db->mapping = before;
+        return status;
+    }
+    const struct args args = {.cap = cap,
+                              .limit = 1,
+                              .now_us = semel__now(&semel__clock_real),
+                              .first_shard = shard,
+                              .last_shard = all             ? INT16_MAX
+                                            : table != NULL ? shard
+                                                            : SEMEL_RELAY_SHARDS - 1};
     const struct sql_set *once = SQL_ONE(args_fields, &args);
     *ret = (struct semel_outbox_state){.holder_pid = SEMEL_NONE, .holder_since_us = SEMEL_NONE};
     for (unsigned s = SEMEL_EVENT_CREATED; s <= SEMEL_EVENT_PUBLISHED; s++)
@@ -295,13 +352,19 @@ semel_status semel_query_outbox_state(struct semel_store *store, int64_t cap, st
     struct sql_into longest = {SQL_FIELDS(longest_fields), arena, ret, sizeof *ret, 0};
     struct sql_into holder = {SQL_FIELDS(holder_fields), arena, ret, sizeof *ret, 0};
     struct sql_into down = {SQL_FIELDS(down_fields), arena, ret, sizeof *ret, 0};
+    struct sql_into relay = {SQL_FIELDS(relay_fields), arena, ret, sizeof *ret, 0};
     semel__db_start(db, "counting the outbox");
     semel__db_run(db, SQL_event_counts, once, NULL, read_count, ret);
     semel__db_run(db, SQL_event_longest, once, NULL, semel__db_read_item, &longest);
     semel__db_run(db, SQL_event_down, once, NULL, semel__db_read_item, &down);
-    semel__db_run(db, SQL_event_holder, once, NULL, semel__db_read_item, &holder);
-    semel_status status = semel__db_flush(db, err);
-    if (status != SEMEL_OK)
+    semel__db_run(db, SQL_relay_down, once, NULL, semel__db_read_item, &relay);
+    if (table == NULL)
+        semel__db_run(db, SQL_event_holder, once, NULL, semel__db_read_item, &holder);
+    status = semel__db_flush(db, err);
+    if (status == SEMEL_OK && table != NULL)
+        status = count_mapped(db, &args, ret, err);
+    db->mapping = before;
+    if (status != SEMEL_OK || table != NULL)
         return status;
     return semel_query_outbox(store, cap, &ret->n[SEMEL_EVENT_CREATED], &ret->oldest_us[SEMEL_EVENT_CREATED], err);
 }
@@ -323,6 +386,8 @@ semel_status semel_query_event_change(struct semel_store *store, const struct se
     struct sql *db = semel__db_of(store);
     const struct args args = {.filter = {.aggregatetype = row->aggregatetype, .aggregateid = row->aggregateid},
                               .id = row->id,
+                              .uuid = uuid_of(row->id),
+                              .shard = row->shard,
                               .now_us = now_us};
     const struct sql_set *once = SQL_ONE(args_fields, &args);
     struct semel_arena arena;

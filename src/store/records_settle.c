@@ -70,6 +70,7 @@ static const void *put_fingerprint(const void *item)
 static const struct sql_field change_fields[] = {
     SQL_FIELD(CHANGE, source, source),
     SQL_FIELD(CHANGE, id, message_id),
+    SQL_FIELD(CHANGE, id, record_key),
     SQL_FIELD(CHANGE, from, was),
     SQL_AT(token, wanted_token),
     SQL_FIELD(CHANGE, remove, remove),

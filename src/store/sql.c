@@ -12,6 +12,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/ids.h"
+#include "store/mapped.h"
+
 #define FIRST_ROOM 16
 
 const uint8_t semel__db_kinds[SQL_NAME_COUNT] = {
@@ -66,8 +69,29 @@ void semel__db_run(struct sql *db, enum sql_id id, const struct sql_set *once, c
     assert(db->doing != NULL);
     if (db->by_operator && statement->by_operator != NULL)
         statement = statement->by_operator;
+    assert(!statement->maps || db->mapping != NULL);
+    if (statement->maps)
+        statement = &db->mapping->made[id];
     if (statement->sql.text != NULL && db->status == SEMEL_OK && (each == NULL || each->n > 0))
         db->driver->run(db, statement, once, each, read, ctx);
+}
+
+void semel__db_part(struct sql *db)
+{
+    if (db->driver->part != NULL)
+        db->driver->part(db);
+}
+
+void semel__db_send(struct sql *db)
+{
+    if (db->driver->send != NULL)
+        db->driver->send(db);
+}
+
+void semel__db_tend(struct sql *db)
+{
+    if (db->driver->tend != NULL)
+        db->driver->tend(db);
 }
 
 semel_status semel__db_flush(struct sql *db, struct semel_error *err)
@@ -123,6 +147,8 @@ struct semel_str semel__db_coded(enum sql_kind kind, const void *at, unsigned ch
         enum semel_class cls = *(const enum semel_class *)at;
         return cls != SEMEL_CLASS_NONE ? semel__str(semel__class_name(cls)) : (struct semel_str){0};
     }
+    if (kind == SQL_ID)
+        return semel__id_key(*(const struct semel_str *)at, bytes);
     size_t n = semel__fp_encode(at, bytes);
     return (struct semel_str){n > 0 ? (const char *)bytes : NULL, n};
 }
@@ -169,7 +195,8 @@ static void show_right(const struct sql_field *field, char *out, size_t size)
                                         [SQL_BOOL] = "true or false",
                                         [SQL_STATUS] = "a status",
                                         [SQL_CLASS] = "a class of errors",
-                                        [SQL_FINGERPRINT] = "a kind and a digest"};
+                                        [SQL_FINGERPRINT] = "a kind and a digest",
+                                        [SQL_ID] = "bytes"};
     enum sql_kind kind = semel__db_kind(field->name);
     bool number = semel__db_is_number(kind);
     size_t n = (size_t)snprintf(out, size, "%s", words[kind]);
@@ -239,6 +266,7 @@ static semel_status put(const struct sql_row *row, const struct sql_field *field
     case SQL_TEXT:
     case SQL_KEY:
     case SQL_BYTES:
+    case SQL_ID:
         if (arena != NULL)
             return semel__arena_copy(arena, text, at) ? SEMEL_OK : semel__fail_memory(err);
         *(struct semel_str *)at = text;

@@ -29,7 +29,18 @@
 
 /* ---- statements, as they are compiled ------------------------------------------------------------ */
 
-enum sql_kind { SQL_TEXT, SQL_KEY, SQL_BYTES, SQL_INT, SQL_TIME, SQL_BOOL, SQL_STATUS, SQL_CLASS, SQL_FINGERPRINT };
+enum sql_kind {
+    SQL_TEXT,
+    SQL_KEY,
+    SQL_BYTES,
+    SQL_INT,
+    SQL_TIME,
+    SQL_BOOL,
+    SQL_STATUS,
+    SQL_CLASS,
+    SQL_FINGERPRINT,
+    SQL_ID
+};
 
 enum sql_name {
 #define X(name, kind) SQL_NAME_##name,
@@ -71,6 +82,7 @@ struct sql_statement {
     size_t n_shaped, n_always;
     const char *alias;
     bool alone;                              /* SQLite: it is run once, whatever the items are */
+    bool maps;                               /* a template: run as the handle's mapping has made it */
     const struct sql_statement *by_operator; /* PostgreSQL: for a role that only reads the tables; NULL: the same */
 };
 
@@ -118,6 +130,9 @@ struct sql_set {
 #define SQL_EACH(table, items_, n_) (&(const struct sql_set){SQL_FIELDS(table), (items_), sizeof(*(items_)), (n_)})
 #define SQL_EACH_OF(table, pointers, n_) (&(const struct sql_set){SQL_FIELDS(table), (pointers), 0, (n_)})
 
+/* A time that says "none" where NULL has another meaning: -infinity on PostgreSQL. */
+#define SQL_NO_TIME (SEMEL_NONE + 1)
+
 /* A value on its way to or from the database: text and bytes in `text`, everything else in `number`. */
 struct sql_value {
     bool null;
@@ -128,6 +143,7 @@ struct sql_value {
 /* ---- the driver's part --------------------------------------------------------------------------- */
 
 struct sql;
+struct sql_mapping;
 struct semel_migration;
 
 /* The row that a reader stands on. */
@@ -151,6 +167,10 @@ struct sql_driver {
     void (*start)(struct sql *db);
     void (*run)(struct sql *db, const struct sql_statement *statement, const struct sql_set *once,
                 const struct sql_set *each, sql_reader read, void *ctx);
+    /* NULL: run() has done it. See semel__db_part, semel__db_send and semel__db_tend. */
+    void (*part)(struct sql *db);
+    void (*send)(struct sql *db);
+    void (*tend)(struct sql *db);
     semel_status (*flush)(struct sql *db, struct semel_error *err);
     /* NULL, or: asked before old rows are deleted. RETRY: the server is another one than before (a standby that was
      * promoted), and what was committed last may be lost. */
@@ -188,10 +208,11 @@ struct sql {
     bool strict;  /* the open transaction is above READ COMMITTED */
     bool standby; /* commits wait for a standby */
     struct sql_admitted admitted;
-    int schema_found;    /* when it was opened, before a migration */
-    bool by_operator;    /* the role only reads the tables: a change is a call of the owner's functions */
-    const char *doing;   /* what the runs since the start are for */
-    semel_status status; /* the first failure since the start, of a driver that runs at once */
+    int schema_found;            /* when it was opened, before a migration */
+    struct sql_mapping *mapping; /* a table of the user's in place of the outbox (mapped.h); NULL: the own one */
+    bool by_operator;            /* the role only reads the tables: a change is a call of the owner's functions */
+    const char *doing;           /* what the runs since the start are for */
+    semel_status status;         /* the first failure since the start, of a driver that runs at once */
     struct semel_error err;
 };
 
@@ -219,11 +240,11 @@ static inline bool semel__db_is_number(enum sql_kind kind)
     return kind == SQL_INT || kind == SQL_TIME || kind == SQL_BOOL;
 }
 
-/* A status, a class or a fingerprint as the database has it. */
+/* A status, a class, a fingerprint or an id as the database has it. */
 struct semel_str semel__db_coded(enum sql_kind kind, const void *at, unsigned char bytes[1 + SEMEL_FP_MAX]);
 
-/* A parameter's value; inline, as this is done for every value that is written. A fingerprint is written into `bytes`,
- * of which a statement has one at most. */
+/* A parameter's value; inline, as this is done for every value that is written. A fingerprint or a UUID is written into
+ * `bytes`, and lasts until the next value. */
 static inline struct sql_value semel__db_value(const struct sql_field *field, const void *item,
                                                unsigned char bytes[1 + SEMEL_FP_MAX])
 {
@@ -259,6 +280,12 @@ void semel__db_start(struct sql *db, const char *doing);
 /* once: values for all items; NULL: none. each: the items; NULL: the statement is run once. read: NULL: no results. */
 void semel__db_run(struct sql *db, enum sql_id id, const struct sql_set *once, const struct sql_set *each,
                    sql_reader read, void *ctx);
+/* Outside a transaction: the runs before it are one of their own, which commits whatever becomes of the runs behind it.
+ * Once between start and flush. */
+void semel__db_part(struct sql *db);
+/* Everything is on its way; until flush() nothing but tend() is called, which takes what has come, and never waits. */
+void semel__db_send(struct sql *db);
+void semel__db_tend(struct sql *db);
 semel_status semel__db_flush(struct sql *db, struct semel_error *err);
 
 /* start, run and flush of one statement. */

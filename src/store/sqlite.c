@@ -298,14 +298,16 @@ static void step_all(struct sqlite_store *d, struct sql_row *row, size_t item, i
         db->status = read(ctx, item, row, &db->err);
 }
 
-/* Prepared when it is first run, kept as long as the connection. NULL: *ret says why. */
+/* Prepared when it is first run, kept as long as the connection; one that was made of a template is the caller's to
+ * finalize. NULL: *ret says why. */
 static sqlite3_stmt *prepared(struct sqlite_store *d, const struct sql_statement *statement, const char *doing,
                               semel_status *ret, struct semel_error *err)
 {
-    sqlite3_stmt **kept = &d->kept[statement - semel__sqlite_statements];
+    sqlite3_stmt *made = NULL, **kept = statement->maps ? &made : &d->kept[statement - semel__sqlite_statements];
     if (*kept != NULL)
         return *kept;
-    int rc = sqlite3_prepare_v3(d->db, statement->sql.text, -1, SQLITE_PREPARE_PERSISTENT, kept, NULL);
+    int rc = sqlite3_prepare_v3(d->db, statement->sql.text, -1, statement->maps ? 0 : SQLITE_PREPARE_PERSISTENT, kept,
+                                NULL);
     if (rc != SQLITE_OK)
         *ret = own_fail(d, rc, doing, err);
     return *kept;
@@ -364,6 +366,8 @@ static void sqlite_run(struct sql *db, const struct sql_statement *statement, co
         sqlite3_reset(stmt);
         sqlite3_clear_bindings(stmt);
     }
+    if (statement->maps)
+        sqlite3_finalize(stmt);
     sqlite_snapshot_end(db, pinned);
     sqlite3_set_last_insert_rowid(d->db, callers_rowid);
 }
@@ -1225,4 +1229,5 @@ const struct semel_store_ops semel__store_sqlite = {.name = "sqlite",
                                                     .data_fault = sqlite_data_fault,
                                                     .busy = sqlite_busy,
                                                     .relay = &semel__record_relay_single,
+                                                    .keys = &semel__record_keys,
                                                     SEMEL_RECORDS};

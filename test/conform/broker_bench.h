@@ -41,6 +41,7 @@ struct broker_driver {
     bool text_only;
     const char *nowhere; /* a destination that is not there; NULL: the broker has any that it is told */
     bool one_lane;       /* all keys are in one partition */
+    bool spreads;        /* what is published under several keys lies in several partitions */
     bool any_order;      /* not even what was sent by one and received by one comes in order */
     /* A server at the other end of a wire: deliveries take a while, and what does not come in this time does not come.
      * 0: what there is comes at once. */

@@ -738,6 +738,42 @@ static void without_time_nothing_is_published_and_it_says_so(void **state)
     assert_string_equal(got.letters, "b");
 }
 
+/* O5: the payload is the key. */
+static void what_is_published_under_one_key_lies_in_one_partition(void **state)
+{
+    struct broker_bench *bench = *state;
+    static const char keys[] = "abcdefghijklmnop";
+    struct semel_publish items[32];
+    char ids[32][8];
+    struct got got;
+    uint64_t lanes[COUNT(keys)] = {0};
+    size_t seen[COUNT(keys)] = {0}, others = 0;
+
+    if (!ordered(bench))
+        skip(); /* there are no partitions */
+    for (size_t i = 0; i < COUNT(items); i++) {
+        snprintf(ids[i], sizeof ids[i], "e-%zu", i);
+        items[i] = item_of(bench, ids[i], (struct semel_str){&keys[i % 16], 1});
+        items[i].key = items[i].payload;
+    }
+    assert_int_equal(semel_broker_publish(bench->a, items, COUNT(items), 60000, &bench->err), SEMEL_OK);
+    for (size_t i = 0; i < COUNT(items); i++)
+        assert_taken(&items[i]);
+    got = poll(bench, bench->a, COUNT(items), COUNT(items));
+    assert_int_equal(got.n, COUNT(items));
+    for (size_t i = 0; i < got.n; i++) {
+        const size_t key = (size_t)(got.letters[i] - 'a');
+        assert_true(key < 16);
+        assert_true(seen[key] == 0 || lanes[key] == got.d[i].lane);
+        lanes[key] = got.d[i].lane;
+        seen[key]++;
+        others += got.d[i].lane != got.d[0].lane;
+    }
+    for (size_t i = 0; i < 16; i++)
+        assert_int_equal(seen[i], 2);
+    assert_true(!bench->driver->spreads || others > 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, bench_setup, bench_teardown)
 
 int main(int argc, char **argv)
@@ -765,6 +801,7 @@ int main(int argc, char **argv)
         TEST(headers_of_a_row_never_replace_its_id),
         TEST(destination_that_is_not_there_is_down_and_no_fault_of_its_items),
         TEST(what_is_published_under_one_key_arrives_in_order),
+        TEST(what_is_published_under_one_key_lies_in_one_partition),
         TEST(without_time_nothing_is_published_and_it_says_so),
     };
     int failed;

@@ -87,6 +87,7 @@ const struct broker_driver broker_driver_kafka = {
     .n_properties = COUNT(properties),
     .no_count = true,
     .repeats = true,
+    .spreads = true,
     .nowhere = "not-there",
     .quiet_ms = 200,
     .begin = begin,

@@ -388,15 +388,16 @@ static void scan_of_what_is_still_gives_the_first_of_each_key_behind_a_place(voi
     put_still(world, "g", NULL, SEMEL_CLASS_BLOCKED);
     put_still(world, "h", "k5", SEMEL_CLASS_BUSINESS); /* has no place in its order */
     put_still(world, "i", "k5", SEMEL_CLASS_BLOCKED);
+    put_still(world, "j", "k0", SEMEL_CLASS_BLOCKED); /* the last to arrive has the first key */
     assert_string_equal(scan_ids(world, &scan), "g ");
     scan.any_key = true;
-    assert_int_equal(strlen(scan_ids(world, &scan)), strlen("g h i ")); /* in any order */
+    assert_int_equal(strlen(scan_ids(world, &scan)), strlen("g h i j ")); /* in any order */
     scan.order_key = SEMEL_STR("");
-    assert_string_equal(scan_ids(world, &scan), "a c f i ");
+    assert_string_equal(scan_ids(world, &scan), "j a c f i ");
     scan.by_version = true;
-    assert_string_equal(scan_ids(world, &scan), "b c f i ");
+    assert_string_equal(scan_ids(world, &scan), "j b c f i ");
     scan.max = 2;
-    assert_string_equal(scan_ids(world, &scan), "b c ");
+    assert_string_equal(scan_ids(world, &scan), "j b ");
     scan.order_key = SEMEL_STR("k4");
     assert_string_equal(scan_ids(world, &scan), "i ");
 }

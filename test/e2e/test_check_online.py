@@ -12,13 +12,15 @@ import pytest
 
 import scenes
 from conftest import run
+from daemon import Daemon
 from kafka import kafka  # noqa: F401
 from pg import empty_pg, free_port, pg_server  # noqa: F401
 from rabbit import rabbit  # noqa: F401
 from sqs import sqs  # noqa: F401
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
-SECRETS = {"TOKEN": "a-token-of-the-tests", "PASSWORD": "hunter2hunter2"}
+SECRETS = {"TOKEN": "a-token-of-the-tests", "PASSWORD": "hunter2hunter2",
+           "HOOK": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
 LISTEN = {"listen": "127.0.0.1:8090", "token": "${TOKEN}"}
 SQL = {"sql": "INSERT INTO ledger (id) VALUES ($1)"}
 DAY_MS = 24 * 3600 * 1000
@@ -31,10 +33,11 @@ def route(source=None, do=None, **more):
     return made
 
 
-def check(folder, url, routes, *more, env=None):
+def check(folder, url, routes, *more, env=None, outboxes=None):
     """Runs it. No secret is ever shown, and nothing that asks has crashed."""
     file = folder / "semel.yaml"
-    file.write_text(json.dumps({"store": url, "routes": routes}))
+    file.write_text(json.dumps({"store": url, **({"routes": routes} if routes else {}),
+                                **({"outboxes": outboxes} if outboxes else {})}))
     result = run("check", file, "--online", *more, env={**SECRETS, **(env or {})})
     assert "Sanitizer" not in result.err, result
     assert not any(secret in result.out + result.err for secret in SECRETS.values()), result
@@ -42,12 +45,13 @@ def check(folder, url, routes, *more, env=None):
 
 
 def answers(folder, url, routes, **more):
-    """{(route or None, question): (result, text)}"""
+    """{(route, outbox or None, question): (result, text)}"""
     result = check(folder, url, routes, "--json", **more)
     told = result.json["online"]
     failed = any(answer["result"] == "failed" for answer in told)
     assert (result.code, result.json["ok"]) == ((1, False) if failed else (0, True)), result
-    return {(answer["route"], answer["question"]): (answer["result"], answer["text"]) for answer in told}
+    return {(answer["route"] or answer["outbox"], answer["question"]): (answer["result"], answer["text"])
+            for answer in told}
 
 
 @pytest.fixture
@@ -186,10 +190,10 @@ def test_a_worker_role_may_do_what_routes_need_and_its_statements_are_tried(tmp_
 
 
 def test_rights_that_a_role_lacks_are_named(tmp_path, shop):
-    shop.sql("REVOKE DELETE ON semel.inbox FROM w; REVOKE USAGE ON SEQUENCE semel.arrival FROM w")
+    shop.sql("REVOKE DELETE ON semel.record FROM w; REVOKE USAGE ON SEQUENCE semel.arrival FROM w")
     result, text = answers(tmp_path, as_worker(shop), {"r": route()})[None, "rights"]
     assert result == "failed"
-    assert text.startswith("role w lacks USAGE on semel.arrival, DELETE on semel.inbox; sql/postgres/roles.sql")
+    assert text.startswith("role w lacks USAGE on semel.arrival, DELETE on semel.record; sql/postgres/roles.sql")
     shop.sql("REVOKE USAGE ON SCHEMA semel FROM w")
     result, text = answers(tmp_path, as_worker(shop), {"r": route()})[None, "rights"]
     assert result == "failed" and "permission denied for schema semel" in text
@@ -326,3 +330,170 @@ def test_what_sqs_keeps_is_compared_with_the_horizon(tmp_path, ledger):
     assert found["short", "retention"] == ("ok", "it keeps 4d, and horizon.broker is 7d")
     assert found["long", "retention"][0] == "failed" and found["long", "retention"][1].endswith("; 37d would do")
     assert found["kept", "retention"][0] == "warning" and "say horizon.broker: 13d" in found["kept", "retention"][1]
+
+
+# ---- outboxes ----
+
+
+def outbox_answers(folder, url, to, **more):
+    """The answers about an outbox that publishes there: {question: (result, text)}"""
+    told = answers(folder, url, None, outboxes={"orders": {"to": to, **more}})
+    assert all(result != "failed" for (about, _), (result, _) in told.items() if about is None), told
+    return {question: found for (about, question), found in told.items() if about == "orders"}
+
+
+def test_topics_of_an_outbox_are_looked_for_and_compaction_is_warned_of(tmp_path, ledger, kafka):  # noqa: F811
+    # O5, P111
+    kafka.topic("out-plain", partitions=3)
+    kafka.topic("out-compact", settings={"cleanup.policy": "compact"})
+    to = {"kafka": kafka.address, "topic": "{aggregatetype}",
+          "topics": ["out-plain", "out-compact", "out-missing"]}
+    found = outbox_answers(tmp_path, ledger.url, to)
+    assert found["topic out-plain"] == ("ok", "3 partitions") and "compaction of out-plain" not in found
+    assert found["topic out-missing"] == ("failed", "there is no such topic, or we may not see it")
+    result, text = found["compaction of out-compact"]
+    assert result == "warning" and text.endswith("; set in_flight: 1")
+    found = outbox_answers(tmp_path, ledger.url, {"kafka": kafka.address, "topic": "out-compact"}, in_flight=1)
+    assert list(found) == ["topic out-compact"]
+    found = outbox_answers(tmp_path, ledger.url, {"kafka": f"127.0.0.1:{free_port()}", "topic": "t"})
+    assert found["kafka"][0] == "failed" and found["kafka"][1].startswith("cannot be reached: ")
+
+
+@pytest.mark.skipif(not scenes.LONG, reason="SEMEL_LONG=1 starts a RabbitMQ for it")
+def test_queues_and_the_exchange_of_an_outbox_are_looked_for(tmp_path, ledger, rabbit):  # noqa: F811
+    # P111
+    rabbit.queue("out-there")
+    to = {"amqp": rabbit.url, "routing_key": "{aggregatetype}"}
+    found = outbox_answers(tmp_path, ledger.url,
+                           {**to, "routing_keys": ["out-there", "out-missing", "exchange:amq.topic", "exchange:none"]})
+    assert found["queue out-there"] == ("ok", "it is there")
+    assert found["queue out-missing"] == ("failed", "there is no such queue; create it")
+    assert found["exchange amq.topic"][0] == "ok"
+    assert found["exchange none"] == ("failed", "there is no such exchange; create it")
+    found = outbox_answers(tmp_path, ledger.url, {**to, "routing_keys": ["any"], "exchange": "amq.direct"})
+    assert list(found) == ["exchange amq.direct"]
+    found = outbox_answers(tmp_path, ledger.url, {**to, "routing_keys": ["any"], "user": "guest",
+                                                  "password": "${PASSWORD}"})
+    assert found["queue any"][0] == "failed"
+
+
+def test_queues_of_sqs_for_an_outbox_are_looked_for(tmp_path, ledger, sqs):  # noqa: F811
+    # P111
+    sqs.queue("out-plain")
+    sqs.queue("out.fifo")
+    found = outbox_answers(tmp_path, ledger.url, {
+        "sqs": sqs.url("out-plain"), "queue": "{aggregatetype}", "queues": ["out-plain", "out.fifo", "out-missing"],
+        "region": "elasticmq", "access_key": "x", "secret_key": "${PASSWORD}"})
+    assert found["queue out-plain"] == ("ok", "standard: it keeps no order")
+    assert found["queue out.fifo"] == ("ok", "FIFO")
+    assert found["queue out-missing"][0] == "failed"
+
+
+def test_receivers_of_webhooks_are_connected_to_and_sent_nothing(tmp_path, ledger):
+    # O2
+    closed = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        up, down = f"http://127.0.0.1:{port}/hook", f"http://127.0.0.1:{closed}/hook"
+        to = {"webhook": "{destination}", "urls": [up, down], "secret": "${HOOK}"}
+        refused = outbox_answers(tmp_path, ledger.url, to)
+        found = outbox_answers(tmp_path, ledger.url, {**to, "allow": ["127.0.0.0/8"]})
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(100) == b""
+    assert found[f"receiver {up}"] == ("ok", "it accepts connections; nothing was sent")
+    assert found[f"receiver {down}"][0] == "failed" and found[f"receiver {down}"][1].startswith("cannot be reached: ")
+    assert refused[f"receiver {up}"] == ("failed",
+                                         "its address 127.0.0.1 is special and no network of `allow` has it")
+
+
+HOOK = {"webhook": "http://127.0.0.1:1/hook", "secret": "${HOOK}"}
+# A view of the catalog, in this database only: a server that shows each session its own locks, or none.
+HIDE = """SET allow_system_table_mods = on; CREATE OR REPLACE VIEW pg_catalog.pg_locks AS
+          SELECT * FROM pg_catalog.pg_lock_status() WHERE false;"""
+
+
+def test_numbers_that_do_not_keep_the_order_are_refused(tmp_path, shop):
+    # O5, P3, P79
+    def numbers():
+        return outbox_answers(tmp_path, shop.url, HOOK)["numbers"]
+    assert numbers() == ("ok", "the sequence is at 0, and nothing above that is stored")
+    for n in range(3):
+        shop.sql(f"SELECT semel.outbox_put('order', 'o{n}', 'changed')")
+    assert numbers()[0] == "ok"
+    shop.sql("ALTER SEQUENCE semel.outbox_seq_seq RESTART WITH 2")
+    result, text = numbers()
+    assert result == "failed" and "the sequence stands at 1, and the table has number " in text
+    assert shop.sql("SELECT last_value, is_called FROM semel.outbox_seq_seq") == [("2", "t")]  # drawn, not moved
+    shop.sql(text.split("by hand: ")[1])
+    assert numbers()[0] == "ok"
+    shop.sql("ALTER SEQUENCE semel.outbox_seq_seq CACHE 20")
+    result, text = numbers()
+    assert result == "failed" and "draw 20 numbers ahead" in text
+    assert text.endswith("ALTER SEQUENCE semel.outbox_seq_seq CACHE 1")
+    shop.sql("ALTER SEQUENCE semel.outbox_seq_seq CACHE 1 CYCLE")
+    assert numbers()[0] == "failed"
+
+
+def test_a_server_that_hides_locks_is_told_with_what_follows(tmp_path, shop):
+    # P70, P105
+    assert outbox_answers(tmp_path, shop.url, HOOK)["locks"][0] == "ok"
+    shop.sql(HIDE)
+    result, text = outbox_answers(tmp_path, shop.url, HOOK)["locks"]
+    assert result == "warning" and "every scan starts at the bottom" in text and "Nothing is lost" in text
+    shop.sql("REVOKE SELECT ON pg_catalog.pg_locks FROM PUBLIC")
+    result, text = outbox_answers(tmp_path, as_worker(shop), HOOK)["locks"]
+    assert result == "failed" and text.endswith("the relay needs SELECT on pg_catalog.pg_locks")
+
+
+def test_a_relay_works_with_the_rights_of_a_worker_and_check_names_those_that_it_lacks(tmp_path, shop):
+    # O2, I27
+    received = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        to = {**HOOK, "webhook": f"http://127.0.0.1:{server.server_address[1]}/", "allow": ["127.0.0.0/8"]}
+        told = answers(tmp_path, as_worker(shop), None, outboxes={"orders": {"to": to}})
+        assert told[None, "rights"] == ("ok", "role w may do what routes and relays need")
+        settings = {"store": as_worker(shop), "outboxes": {"orders": {"to": to, "keep": "1h"}}}
+        with Daemon(tmp_path, settings, env=SECRETS) as daemon:
+            daemon.ready()
+            shop.sql("SELECT semel.outbox_put('order', 'o', 'changed', '{}')")
+            daemon.until(lambda: received == [b"{}"], "it is published")
+            daemon.until(lambda: shop.sql("SELECT count(*) FROM semel.outbox_sent") == [("1",)], "it is kept")
+        server.shutdown()
+    shop.sql("REVOKE SELECT ON SEQUENCE semel.outbox_seq_seq FROM w; REVOKE DELETE ON semel.outbox FROM w")
+    told = answers(tmp_path, as_worker(shop), None, outboxes={"orders": {"to": to}})
+    assert told[None, "rights"][0] == "failed"
+    assert "role w lacks DELETE on semel.outbox, SELECT on semel.outbox_seq_seq;" in told[None, "rights"][1]
+    assert told["orders", "numbers"][0] == "failed"
+    assert answers(tmp_path, as_worker(shop), {"r": route()})[None, "rights"][0] == "ok"
+
+
+def test_notifications_are_tried_and_a_trigger_that_nobody_hears_is_told(tmp_path, shop):
+    # P9
+    found = outbox_answers(tmp_path, shop.url, HOOK)
+    assert "notify" not in found
+    found = outbox_answers(tmp_path, shop.url, HOOK, notify=True)
+    assert found["notify"][0] == "warning" and "psql -f sql/postgres/notify.sql" in found["notify"][1]
+    shop.server.psql(shop.name, (SOURCE / "sql" / "postgres" / "notify.sql").read_text())
+    found = outbox_answers(tmp_path, shop.url, HOOK, notify=True)
+    assert found["notify"] == ("ok", "notifications are sent, and come")
+    result, text = outbox_answers(tmp_path, shop.url, HOOK)["notify"]
+    assert result == "warning" and text.endswith("DROP TRIGGER outbox_notify ON semel.outbox")
+
+
+def test_people_see_outboxes_and_what_they_connect_to(tmp_path, ledger):
+    # O2
+    shown = check(tmp_path, ledger.url, None, outboxes={"orders": {"to": HOOK}})
+    assert shown.code == 1 and shown.out.startswith("orders: outbox, to webhook\n  connection     no TLS: ")
+    assert "\nfailed   outbox orders: receiver http://127.0.0.1:1/hook: " in shown.out
+    assert "semel.yaml: 0 routes, 1 outbox, no mistakes; " in shown.out

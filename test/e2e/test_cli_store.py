@@ -11,7 +11,7 @@ import pytest
 from conftest import Store, binary, run
 from inbox_rows import ulid_rows
 
-NEWEST = 5
+NEWEST = 6
 
 
 @pytest.fixture

@@ -56,8 +56,8 @@ def test_connection_closes_cleanly_and_leaks_nothing(path, extension):
             assert native.lib.sqlite3_close(db) == 0, native.lib.sqlite3_errmsg(db)
         return libc.mallinfo2().uordblks
 
-    used = [rounds(n, n + 100) for n in range(0, 500, 100)]
-    # A leak would be in each of them, and malloc gives no less than 32 bytes.
+    # malloc's caches and the table grow at first. A leak would be in every hundred, and malloc gives no less than 32 bytes.
+    used = [rounds(n, n + 100) for n in range(0, 1500, 100)]
     assert min(after - before for before, after in zip(used, used[1:])) < 100 * 32
 
 
@@ -257,8 +257,10 @@ def manual(language, tmp_path, extension):
     block, = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names = set(re.findall(r'"(semel_\w+)"', "".join(
         file.read_text(encoding="utf-8") for file in SOURCE.glob("src/ext/*.c"))))
-    missing = {name for name in names if name + "(" not in text or name not in block}
-    assert len(names) == 18 and not missing
+    # Idempotency keys have examples of their own (docs/idempotency.md).
+    missing = {name for name in names
+               if name + "(" not in text or (name not in block and not name.startswith("semel_key_"))}
+    assert len(names) == 23 and not missing
     return block
 
 

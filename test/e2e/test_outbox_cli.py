@@ -21,9 +21,9 @@ from pg import pg, pg_server  # noqa: F401 (fixtures)
 
 SECOND = 1_000_000
 STATUSES = ["created", "waiting", "publishing", "failed", "dead", "published"]
-HOSTILE = ["", "x", "'; DROP TABLE semel_outbox; --", "01890a5d-ac96-774b-bcce-b302099a805", "../../etc/passwd", "%s%n",
-           "01890a5d-ac96-774b-bcce-b302099a805g", "01890a5d_ac96_774b_bcce_b302099a8057", "\x1b[31m", "a" * 5000,
-           "\u202e"]
+HOSTILE = ["x", "'; DROP TABLE semel_outbox; --", "01890a5d-ac96-774b-bcce-b302099a805", "../../etc/passwd", "%s%n",
+           "01890a5d-ac96-774b-bcce-b302099a805g", "01890a5d_ac96_774b_bcce_b302099a8057"]
+IMPOSSIBLE = ["", "\x1b[31m", "a" * 5000, "\u202e"]
 
 
 class Lite:
@@ -179,9 +179,11 @@ def test_show_says_why_an_event_is_not_going_and_what_to_paste(box):
 def test_hostile_and_unknown_ids_are_refused_and_change_nothing(box):
     box.add("dead", "a")
     for command in ("retry", "discard"):
-        done = act(box, command, *HOSTILE)
-        assert done.code == 2 and done.err.count("is no event id") == len(HOSTILE) and "\x1b" not in done.err, done
-    done = box.semel("outbox", "show", HOSTILE[2])
+        done = act(box, command, *IMPOSSIBLE)
+        assert done.code == 2 and done.err.count("is no event id") == len(IMPOSSIBLE) and "\x1b" not in done.err, done
+        for id in HOSTILE:  # a mapped table may have any of them
+            assert act(box, command, id).code == 3, id
+    done = box.semel("outbox", "show", IMPOSSIBLE[1])
     assert done.code == 2 and "is no event id" in done.err, done
     unknown = str(uuid.uuid4())
     for args in (["show"], ["retry", "--reason", "x"], ["discard", "--reason", "x"]):
@@ -314,11 +316,11 @@ def test_http_commands_need_the_admin_token_and_a_reason_and_are_audited(store, 
         api.post(f"/v1/outbox/{dead}/retry", {}, 400)
         api.post(f"/v1/outbox/{dead}/retry", {"reason": "x", "dryrun": True}, 400)
         api.post(f"/v1/outbox/{uuid.uuid4()}/retry", {"reason": "x"}, 404)
-        api.post("/v1/outbox/not-an-id/discard", {"reason": "x"}, 400)
+        api.post("/v1/outbox/not-an-id/discard", {"reason": "x"}, 404)
         api.post(f"/v1/outbox/{publishing}/discard", {"reason": "x"}, 409)
         api.post(f"/v1/outbox/{behind}/retry", {"reason": "x"}, 409)
         api.get("/v1/outbox", expect=400, status="deda")
-        api.get("/v1/outbox/not-an-id", expect=400)
+        api.get("/v1/outbox/not-an-id", expect=404)
         api.get(f"/v1/outbox/{uuid.uuid4()}", expect=404)
         told = api.post(f"/v1/outbox/{dead}/retry", {"reason": "over http", "who": "mara"})
         assert told["result"] == "done" and told["status"] == "waiting", told

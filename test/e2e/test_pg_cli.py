@@ -8,7 +8,6 @@ import shlex
 import pytest
 
 from conftest import binary, run
-from inbox_rows import ulid_rows
 from pg import Database, empty_pg, pg, pg_server  # noqa: F401 (fixtures)
 
 FILES = sorted((pathlib.Path(os.environ["SEMEL_SOURCE"]) / "sql" / "postgres").glob("[0-9]*.sql"))
@@ -64,24 +63,6 @@ def test_an_older_schema_is_named_and_brought_up_to_date(pg, empty_pg):
     assert refused.err.startswith(f"semel: {empty_pg.url}: ")
     assert pasted(refused.err.split("migrate it first: ")[1]).out == f"schema 1 -> {NEWEST}\n"
     assert objects(empty_pg) == objects(pg)
-
-
-# A11 P82
-def test_ulids_that_are_in_use_stay_so_after_a_migration(empty_pg):
-    printed = run("migrate", "--print", "--store-kind", "postgres").out
-    later = run("migrate", "--print", "--store-kind", "postgres", "--from", 11).out
-    empty_pg.server.psql(empty_pg.name, "BEGIN;\n" + printed[: -len(later)] + "\nCOMMIT;")
-    empty_pg.sql("INSERT INTO semel.consumer VALUES ('old', '{\"retry_max\": 3}', now())")
-    values = ", ".join(f"({n}, '{consumer}', '{source}', '{message_id}', {at_us})"
-                       for n, (consumer, source, message_id, at_us) in enumerate(ulid_rows()))
-    empty_pg.sql("INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, message_time, received_at, "
-                 "updated_at, processed_at) SELECT n, consumer, source, id, 'completed', timestamptz 'epoch' + us * "
-                 "interval '1 microsecond', now(), now(), now() "
-                 f"FROM (VALUES {values}) AS v (n, consumer, source, id, us)")
-    assert empty_pg.semel("migrate").code == 0
-    assert empty_pg.sql("SELECT consumer, settings FROM semel.consumer ORDER BY 1") == [
-        ("mixed", '{"timed_ids": true}'), ("old", '{"retry_max": 3, "timed_ids": true}')]
-    assert empty_pg.sql("SELECT (policy).timed_ids FROM semel.consumer") == [("true",)] * 2
 
 
 def test_newer_tables_are_refused_and_left_alone(pg):
@@ -228,13 +209,13 @@ def test_a_bad_line_is_named_and_the_others_go_on(pg):
 
 def test_a_store_that_fails_stops_the_lines_and_what_was_counted_is_there(pg):
     pg.sql("CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
-           "$$ BEGIN RAISE disk_full; END $$; CREATE TRIGGER full_disk BEFORE INSERT ON semel.inbox FOR EACH ROW "
-           "WHEN (NEW.message_id = 'm7') EXECUTE FUNCTION full_disk()")
+           "$$ BEGIN RAISE disk_full; END $$; CREATE TRIGGER full_disk BEFORE INSERT ON semel.record FOR EACH ROW "
+           "WHEN (NEW.key = 'm7') EXECUTE FUNCTION full_disk()")
     lines = "".join(json.dumps({"id": f"m{i}", "payload": i}) + "\n" for i in range(1, 11))
     result = pg.semel("send", "-c", "billing", "--lines", stdin=lines)
     assert result.code == 5 and "stopped at line 7" in result.err, result
     assert result.out == "7 lines: 6 accepted, 0 duplicates, 0 refused, 0 bad\n"
-    pg.sql("DROP TRIGGER full_disk ON semel.inbox")
+    pg.sql("DROP TRIGGER full_disk ON semel.record")
     again = pg.semel("send", "-c", "billing", "--lines", stdin=lines)
     assert again.code == 0 and again.out == "10 lines: 4 accepted, 6 duplicates, 0 refused, 0 bad\n", again
 

@@ -90,6 +90,11 @@ def test_nothing_that_is_planted_in_public_is_called_by_migrations_functions_and
         SELECT semel.inbox_begin_many('p', '[{"message_id": "y", "payload": {}}, {"message_id": "x"}]');
         SELECT semel.inbox_done_many('p', '[{"message_id": "y"}]');
         SELECT semel.inbox_fail_many('p', '[{"message_id": "z", "class": "transient"}]'); COMMIT;
+        BEGIN; SELECT semel.key_finish(b.token, 200, '[["a", "b"]]', 'x')
+        FROM semel.key_begin('a', 'key-00001', 'f') AS b; COMMIT;
+        SELECT semel.key_begin('a', 'key-00001', 'f'), semel.key_outcome(200);
+        SELECT semel.key_renew(c.token), semel.key_fail(c.token, 'unknown', 'x')
+        FROM semel.key_claim('a', '2026-11-17') AS c;
         SELECT semel.inbox_begin('p', 'x', payload => '{}');
         SELECT semel.inbox_fail('d', 'y', payload => '[]', class => 'permanent', reason => 'no');
         SELECT semel.inbox_finish(token, 'permanent') FROM semel.inbox_take('c', 10, '60s');

@@ -406,8 +406,8 @@ def test_role_can_do_to_the_tables_what_it_needs_and_nothing_else(granted, who):
 @pytest.mark.parametrize("who", ["app", "operator", "worker"])
 def test_role_cannot_change_the_schema(granted, who):
     db = as_role(granted, who)  # noqa: F811
-    for sql in ["CREATE TABLE semel.mine ()", "DROP TABLE semel.inbox", "DROP FUNCTION semel.tick(integer)",
-                "ALTER TABLE semel.inbox DISABLE TRIGGER ALL", "DROP TRIGGER begun_has_its_end ON semel.held",
+    for sql in ["CREATE TABLE semel.mine ()", "DROP TABLE semel.record", "DROP FUNCTION semel.tick(integer)",
+                "ALTER TABLE semel.record DISABLE TRIGGER ALL", "DROP TRIGGER begun_has_its_end ON semel.held",
                 "CREATE OR REPLACE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'",
                 "SET session_replication_role = replica", "ALTER SCHEMA semel RENAME TO mine"]:
         assert refused(db, sql).pgcode == "42501", sql

@@ -47,6 +47,28 @@ def test_copy_of_a_message_in_hand_is_busy_at_once(two):
     assert (told["act"], told["why"]) == ("later", "busy")
 
 
+# I1: the first message of a stream makes its number; another transaction neither waits for that nor makes a second one
+def test_first_messages_of_a_stream_in_two_transactions_make_one_number(two):
+    first, second = two
+    assert begin(first, "id-1", source="new")["act"] == "run"
+    told = begin(second, "id-2", source="new")
+    assert (told["act"], told["why"]) == ("later", "busy")
+    assert begin(second, "id-2", source="other")["act"] == "run"
+    first.rollback()  # and leaves nothing behind
+    assert ask(second, "SELECT source FROM semel.stream") == [("other",)]
+    assert begin(second, "id-3", source="new")["act"] == "run"
+    ask(second, "SAVEPOINT s")
+    assert begin(second, "id-3", source="third")["act"] == "run"
+    ask(second, "ROLLBACK TO s")
+    assert begin(second, "id-3", source="third")["act"] == "run"
+    for source, message in [("other", "id-2"), ("new", "id-3"), ("third", "id-3")]:
+        call(second, "inbox_done", consumer="billing", message_id=message, source=source)
+    second.commit()
+    assert begin(first, "id-3", source="third")["why"] == "duplicate"
+    assert committed(first, "SELECT source, count(*) FROM semel.stream GROUP BY 1 ORDER BY 1") == [
+        ("new", 1), ("other", 1), ("third", 1)]
+
+
 # I3, P39
 def test_former_owner_ends_nothing_that_has_been_taken_again(two):
     db, _ = two

@@ -19,7 +19,7 @@
 #include "base/digest.h"
 #include "core/extract.h"
 
-#define N_MAX 20000
+#define N_MAX 60000
 #define HOUR_US (INT64_C(3600) * SECOND_US)
 
 /* ---- allocations -------------------------------------------------------------------------------------- */

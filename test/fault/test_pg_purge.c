@@ -88,7 +88,7 @@ static void put_old(int n, bool timed)
              "AS r",
              timed ? "t" : "NULL", OLD_DAYS, n);
     pg_server_sql(&world_server, "purge", sql);
-    pg_server_sql(&world_server, "purge", "ANALYZE semel.inbox");
+    pg_server_sql(&world_server, "purge", "ANALYZE semel.record");
 }
 
 static semel_status count_it(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
@@ -147,7 +147,7 @@ static void purge_goes_in_chunks_behind_a_watermark_that_is_committed(void **sta
                       "CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen "
                       "SELECT txid_current(), (SELECT count(*) FROM gone), (SELECT count(*) FROM semel.watermark WHERE "
                       "xmin::text::bigint <> txid_current()); RETURN NULL; END $$;"
-                      "DROP TRIGGER IF EXISTS note ON semel.inbox; CREATE TRIGGER note AFTER DELETE ON semel.inbox "
+                      "DROP TRIGGER IF EXISTS note ON semel.record; CREATE TRIGGER note AFTER DELETE ON semel.record "
                       "REFERENCING OLD TABLE AS gone "
                       "FOR EACH STATEMENT EXECUTE FUNCTION note()");
         assert_int_equal(tick(100000), 2 * CHUNK + CHUNK / 2);
@@ -175,9 +175,9 @@ static void purge_stops_at_what_it_was_allowed(void **state)
 static void purge_never_reads_the_whole_table(void **state)
 {
     static const char scans[] = "SELECT coalesce(sum(seq_scan), 0) FROM pg_stat_user_tables WHERE schemaname = 'semel' "
-                                "AND relname IN ('inbox', 'attempt')";
+                                "AND relname IN ('record', 'attempt')";
     static const char deleted[] = "SELECT n_tup_del FROM pg_stat_user_tables WHERE schemaname = 'semel' AND relname = "
-                                  "'inbox'";
+                                  "'record'";
     (void)state;
     for (int timed = 0; timed < 2; timed++) {
         long long gone = ask(deleted);
@@ -295,7 +295,7 @@ static void tick_waits_for_no_lock(void **state)
     semel_close(handle);
     open_handle();
     for (size_t i = 0; i < sizeof holds / sizeof holds[0]; i++) {
-        pg_server_sql(&world_server, "purge", "TRUNCATE semel.inbox, semel.order_key, semel.watermark");
+        pg_server_sql(&world_server, "purge", "TRUNCATE semel.record, semel.order_key, semel.watermark");
         put_house();
         PGconn *rows = outsider(holds[i]);
         PGconn *mark = outsider("BEGIN; SELECT pg_advisory_xact_lock_shared(semel._watermark_lock('billing', 's')); "

@@ -22,7 +22,7 @@ DECLARE
         substring,sum,to_char,to_hex,to_jsonb,to_regclass,to_timestamp,trim_scale,trunc,unnest,upper,abs,bool_or,
         jsonb_object_keys,pg_advisory_xact_lock_shared,num_nonnulls,num_nulls,pg_xact_status,
         pg_current_xact_id_if_assigned,jsonb_to_recordset,jsonb_array_length,jsonb_array_elements_text,array_fill,
-        generate_series,md5}';
+        generate_series,md5,pg_advisory_unlock,pg_try_advisory_lock,current_database,translate,uuid_send}';
     types text[] := '{text,varchar,name,integer,bigint,numeric,boolean,timestamptz,interval,bytea,jsonb,uuid,oid,
         regclass,pg_lsn,text[],bigint[],integer[],boolean[],bytea[],timestamptz[]}';
     few text[] := '{text,varchar,integer,bigint,boolean,oid}';

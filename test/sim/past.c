@@ -60,6 +60,7 @@ static void go_back(struct sim_event *event, const struct sim_event *was)
     event->owner = was->owner;
     event->owner_incarnation = was->owner_incarnation;
     event->was_final = was->was_final;
+    event->was_completed = was->was_completed;
     event->alone = was->alone;
     event->prevented = was->prevented;
     event->superseded = was->superseded;

@@ -170,6 +170,7 @@ struct sim_event {
     uint64_t claimed[SIM_ACTORS]; /* the look at which the actor's last claim of it was seen */
     bool foregone;                /* it took effect outside in a future that a restore took back */
     bool was_final;               /* a final row was there and was purged */
+    bool was_completed;           /* and it was completed */
     bool alone;                   /* its lease is that of a message which runs by itself */
     bool prevented;               /* ever */
     bool contradicted;            /* the same id was sent with another payload */

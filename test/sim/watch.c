@@ -228,7 +228,7 @@ static void check_row(struct sim_world *world, const struct sim_event *event, co
 /* It is recorded, now or before it was purged, that it took effect. */
 static bool applied(const struct sim_event *event)
 {
-    return (event->was_final && (event->effects > 0 || event->foregone)) ||
+    return (event->was_final && (event->effects > 0 || (event->foregone && event->was_completed))) ||
            (event->there && event->state == SEMEL_STATE_COMPLETED);
 }
 
@@ -374,6 +374,7 @@ static void check_gone(struct sim_world *world, struct sim_event *event)
         sim_broken(world, "purged below the watermark", "event %d is gone", event->n);
     event->there = false;
     event->was_final = true;
+    event->was_completed = event->state == SEMEL_STATE_COMPLETED;
     event->retries = event->starts = 0;
 }
 

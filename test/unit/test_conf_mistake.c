@@ -202,9 +202,17 @@ static void a_line_with_a_variable_is_shown_as_it_is(void **state)
 #define SQL "    do: {sql: SELECT 1}\n"
 #define PULL "    do: {pull: \"localhost:1\", token: \"${TOKEN}\""
 
+#define PG "store: postgres://localhost/shop"
+#define OUTBOX "outboxes:\n  o:\n    to: {" KAFKA "}\n"
+
 static const struct {
     const char *file, *why;
 } between[] = {
+    /* O5 O6 */
+    {PG "\n" OUTBOX "  p:\n    to: {" KAFKA "}\n", "outboxes.p is a second relay of the store's outbox"},
+    {PG "\n" OUTBOX "    timeout: 5s\n    lease: 9s\n", "outboxes.o.lease must be at least twice outboxes.o.timeout"},
+    {PG "?semel_pooler=1\n" OUTBOX "    notify: true\n", "hears nothing behind a transaction pooler"},
+    {"store: sqlite:x.db\n" OUTBOX "    notify: true\n", "outboxes.o.notify is for PostgreSQL"},
     {ONE(KAFKA, SQL "    version: json:/v\n"), "there is no `order` that says which key"},
     {ONE("amqp: \"amqp://h\", queue: q", SQL "    id: position\n"), "which only Kafka gives"},
     {ONE(KAFKA, "    do: {exec: [cat]}\n    values: [id]\n"), "r.values are for a statement"},
@@ -290,6 +298,7 @@ static const struct {
     {ONE(KAFKA, SQL "    horizon: {legal: 100d}\n"), "100d would do"},
 };
 
+/* P9 */
 static void settings_that_contradict_each_other_are_refused(void **state)
 {
     (void)state;
@@ -306,6 +315,8 @@ static void settings_that_contradict_each_other_are_refused(void **state)
 static void what_goes_together_is_taken(void **state)
 {
     static const char *const files[] = {
+        PG "\n" OUTBOX "    timeout: 5s\n    lease: 10s\n    notify: true\n",
+        PG "?semel_pooler=1\n" OUTBOX,
         ONE(LISTEN, SQL) "  s:\n    from: {" LISTEN "}\n" SQL,
         ONE(LISTEN, PULL "}\n"),
         ONE(LISTEN ", path: /r/taken", PULL "}\n") "  s:\n    from: {" LISTEN ", path: /r}\n" SQL,

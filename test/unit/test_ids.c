@@ -2,6 +2,7 @@
  *
  * test_ids.c: the time inside an id is found where it is, and nowhere else.
  */
+#include "base/digest.h"
 #include "base/ids.h"
 #include "unit.h"
 
@@ -184,6 +185,40 @@ static void a_time_before_1970_becomes_the_first_instant(void **state)
     assert_memory_equal(id, "00000000-0000-7", 15);
 }
 
+static void assert_key(const char *id, const char *hex)
+{
+    unsigned char room[SEMEL_UUID_KEY];
+    char text[2 * SEMEL_UUID_KEY + 1];
+    struct semel_str key = semel__id_key(semel__str(id), room);
+    if (hex == NULL) {
+        assert_ptr_equal(key.p, id);
+        assert_int_equal(key.n, strlen(id));
+        return;
+    }
+    assert_int_equal(key.n, SEMEL_UUID_KEY);
+    semel__hex((const unsigned char *)key.p, key.n, text);
+    assert_string_equal(text, hex);
+}
+
+/* I1: two ids are one key only if they are the same bytes, so a UUID in capitals is another id. */
+static void a_uuid_in_lower_case_is_a_key_of_17_bytes_and_any_other_id_is_itself(void **state)
+{
+    (void)state;
+    assert_key("018f2d2e-9abc-7def-8123-456789abcdef", "00018f2d2e9abc7def8123456789abcdef");
+    assert_key("00000000-0000-0000-0000-000000000000", "0000000000000000000000000000000000");
+    assert_key("018F2D2E-9abc-7def-8123-456789abcdef", NULL);
+    assert_key("018f2d2e-9abc-7def-8123-456789abcdeg", NULL);
+    assert_key("018f2d2e9abc7def8123456789abcdef", NULL);
+    assert_key("018f2d2e-9abc-7def-8123-456789abcdef0", NULL);
+    assert_key("-18f2d2e-9abc-7def-8123-456789abcdef", NULL);
+    assert_key("evt-1", NULL);
+    assert_key("", NULL);
+    assert_int_equal(semel__id_key_time(SEMEL_STR("00000000-000f-7000-8000-000000000000")), 15000);
+    assert_int_equal(semel__id_key_time(SEMEL_STR("00000000-000F-7000-8000-000000000000")), SEMEL_NONE);
+    assert_int_equal(semel__id_key_time(SEMEL_STR("00000000-000f-4000-8000-000000000000")), SEMEL_NONE);
+    assert_int_equal(semel__id_key_time(SEMEL_STR("00000000-000f-7000-c000-000000000000")), SEMEL_NONE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +232,7 @@ int main(void)
         cmocka_unit_test(new_uuids_of_one_instant_differ),
         cmocka_unit_test(the_random_bits_of_a_uuid7_are_used_to_the_last),
         cmocka_unit_test(a_time_before_1970_becomes_the_first_instant),
+        cmocka_unit_test(a_uuid_in_lower_case_is_a_key_of_17_bytes_and_any_other_id_is_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static struct semel_fp fp_of(struct semel_str payload)
     struct semel_error err;
 
     assert_int_equal(semel__fp_compute(payload, &fp, &err), SEMEL_OK);
-    assert_int_equal(fp.n, SEMEL_SHA256);
+    assert_int_equal(fp.n, SEMEL_FP_DIGEST);
     return fp;
 }
 
@@ -43,7 +43,7 @@ static void json_is_fingerprinted_in_its_canonical_form(void **state)
 
     (void)state;
     assert_int_equal(fp.kind, SEMEL_FP_JSON);
-    assert_digest(&fp, "1cc69c7fa23616ca2ec3ee70d24390a6225c8832db8a4c814c7e0e7f942f8668");
+    assert_digest(&fp, "1cc69c7fa23616ca2ec3ee70d24390a6");
 }
 
 static void other_bytes_are_fingerprinted_as_they_are(void **state)
@@ -52,7 +52,7 @@ static void other_bytes_are_fingerprinted_as_they_are(void **state)
 
     (void)state;
     assert_int_equal(fp.kind, SEMEL_FP_RAW);
-    assert_digest(&fp, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
+    assert_digest(&fp, "2cf24dba5fb0a30e26e83b2ac5b9e29e");
 }
 
 static void white_space_member_order_and_spelling_make_no_conflict(void **state)

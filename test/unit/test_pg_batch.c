@@ -55,7 +55,7 @@ static long told_of_duplicates(void)
 
     assert_non_null(log);
     while (fgets(line, sizeof line, log) != NULL)
-        n += strstr(line, "ERROR:") != NULL && strstr(line, "inbox_pkey") != NULL;
+        n += strstr(line, "ERROR:") != NULL && strstr(line, "record_pkey") != NULL;
     fclose(log);
     before = n;
     return n - last;

@@ -13,7 +13,7 @@
 static int64_t count_walks(struct engine *e)
 {
     return sql_int(e, "SELECT coalesce(sum(seq_scan), 0) FROM pg_stat_xact_user_tables WHERE schemaname = 'semel' "
-                      "AND relname = 'inbox'");
+                      "AND relname = 'record'");
 }
 
 static int64_t before;
@@ -150,7 +150,7 @@ static void what_is_not_final_is_found_without_reading_the_table(void **state)
 static void what_is_too_large_is_counted_without_reading_what_is_not(void **state)
 {
     static const char fetched[] = "SELECT coalesce(sum(idx_tup_fetch), 0) FROM pg_stat_xact_user_tables "
-                                  "WHERE schemaname = 'semel' AND relname = 'inbox'";
+                                  "WHERE schemaname = 'semel' AND relname = 'record'";
     struct engine *e = *state;
     sql_run(e, "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, received_at, updated_at, "
                "error_class, attempts, payload) SELECT i, 'c', 's', i, 'dead', now(), now(), 'permanent', 1, "
@@ -200,9 +200,9 @@ static void more_consumers_than_can_be_gone_through_are_told(void **state)
     struct semel_filter filter = ANY;
     struct semel_row *rows = NULL;
     size_t n = 0;
-    sql_run(e, "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, received_at, updated_at) "
-               "SELECT i, 'c' || i, 's', 'm', 'dead', to_timestamp(i), to_timestamp(i) FROM generate_series(1, 10001) "
-               "AS i");
+    sql_run(e, "INSERT INTO semel.stream (consumer, source) SELECT 'c' || i, 's' FROM generate_series(1, 10001) AS i");
+    sql_run(e, "INSERT INTO semel.record (arrival, received_at, stream, key, status, open_for) "
+               "SELECT s.stream, to_timestamp(s.stream), s.stream, 'm', 'dead', s.consumer FROM semel.stream AS s");
     filter.states = BIT(DEAD);
     assert_int_equal(semel_query_list(e->store, &filter, SEMEL_NONE, 5, false, &e->arena, &rows, &n, NULL, &e->err),
                      SEMEL_INVALID);

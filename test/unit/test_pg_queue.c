@@ -354,7 +354,7 @@ static void number_of_round_trips_does_not_grow_with_the_batch(void **state)
 static int64_t scans_so_far(struct world *w)
 {
     PGresult *res = PQexec(semel_store_native(w->store), "SELECT seq_scan FROM pg_stat_xact_user_tables "
-                                                         "WHERE schemaname = 'semel' AND relname = 'inbox'");
+                                                         "WHERE schemaname = 'semel' AND relname = 'record'");
     int64_t n = -1;
     assert_true(semel__str_int64(semel__str(PQgetvalue(res, 0, 0)), &n));
     PQclear(res);
@@ -376,7 +376,7 @@ static void plan_for_an_empty_table_is_not_kept_when_it_fills(void **state)
 {
     struct world *w = *state;
     int64_t scans = 0;
-    sql("VACUUM ANALYZE semel.inbox"); /* now it is known to be empty */
+    sql("VACUUM ANALYZE semel.record"); /* now it is known to be empty */
     begin(w);
     assert_true(admit(w, "a"));
     ok(w, semel_store_commit(w->store, &w->err));

@@ -484,7 +484,11 @@ static void facts_of_a_key_leave_out_own_rows_but_not_later_ones_of_others(void 
     struct semel_admit mine = item_of("a", SEMEL_STATE_WAITING, "k1"), theirs = item_of("b", SEMEL_STATE_WAITING, "k2");
     struct semel_fetch_batch fetch = {.consumer = CONSUMER, .keys = &k1, .n_keys = 1};
     int64_t now_us = 0;
+    struct semel_admit first = item_of("first", SEMEL_STATE_COMPLETED, NULL);
     ok(w, semel_store_open(&other, linked, w->url, &usual, &w->err));
+    begin(w);
+    ok(w, try_admit(w, w->store, &first, NULL)); /* makes the stream, which the others would wait for */
+    ok(w, semel_store_commit(w->store, &w->err));
     begin(w);
     ok(w, try_admit(w, w->store, &mine, &k1));
     ok(w, semel_store_begin(other, SEMEL_TX_OWN, &now_us, &w->err));

@@ -309,6 +309,28 @@ static void probe_without_an_answer_is_tried_again(void **state)
     assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_CLOSED);
 }
 
+/* I15: what stays in front of the queue, because it waits for another, does not keep the breaker open. */
+static void probe_reaches_behind_messages_that_wait(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg m = msg("a", "ok");
+    struct semel_lease lease;
+    size_t n;
+
+    e->policy.keep = SEMEL_KEEP_NEVER;
+    assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->arena, &lease, &n, e->settled, &e->err));
+    push(e, "a", "ok"); /* another worker has it, and its payload is not kept: later */
+    push(e, "b", "ok");
+    semel__pump_fail(&route.pump, SEMEL_CLASS_BROKEN, e->now_us);
+    e->now_us = route.pump.own.now.next_us;
+    step_ok(e, 0);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
+    e->now_us += 10 * SECOND_US;
+    step_ok(e, 1);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_CLOSED);
+}
+
 /* The source pauses while too many are parked. */
 static void source_pauses_when_parking_is_full(void **state)
 {
@@ -680,6 +702,7 @@ int main(int argc, char **argv)
         ON_ROUTES(breaker_pauses_and_probes_with_one_message),
         ON_ROUTES(broken_handler_opens_the_breaker_at_once),
         ON_ROUTES(probe_without_an_answer_is_tried_again),
+        ON_ROUTES(probe_reaches_behind_messages_that_wait),
         ON_ROUTES(source_pauses_when_parking_is_full),
         ON_ROUTES(tick_recovers_works_and_purges),
         ON_ROUTES(tick_of_an_open_breaker_probes_with_one_row),

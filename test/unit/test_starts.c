@@ -25,7 +25,7 @@ static struct semel_relay_holder holder(const char *name)
 
 static void note(int64_t now_us, int64_t seq, const char *a, const char *b)
 {
-    struct semel_relay_holder holders[2];
+    struct semel_relay_holder holders[2] = {0};
     size_t n = 0;
     if (a != NULL)
         holders[n++] = holder(a);

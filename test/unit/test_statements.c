@@ -31,6 +31,7 @@ static unsigned type_of(enum sql_kind kind)
         return TEXT;
     case SQL_BYTES:
     case SQL_FINGERPRINT:
+    case SQL_ID:
         return BYTEA;
     case SQL_INT:
         return INT8;
@@ -121,7 +122,7 @@ static void every_statement_is_what_postgres_takes_it_for(void **state)
     PGconn *conn = connect_to(*state);
     for (int id = 0; id < SQL_COUNT; id++) {
         const struct sql_statement *s = &semel__pg_statements[id];
-        if (s->sql.text != NULL)
+        if (s->sql.text != NULL && !s->maps) /* test_mapped has the templates */
             check_on_postgres(conn, s);
         if (s->by_operator != NULL)
             check_on_postgres(conn, s->by_operator);
@@ -135,8 +136,8 @@ static void every_statement_is_what_postgres_takes_it_for(void **state)
 static void put_value(struct semel_buf *out, const struct sql_param *param)
 {
     static const char *const values[] = {
-        [SQL_TEXT] = "c",          [SQL_KEY] = "c",    [SQL_BYTES] = "",  [SQL_INT] = "1",       [SQL_BOOL] = "f",
-        [SQL_TIME] = "2026-01-01", [SQL_STATUS] = "c", [SQL_CLASS] = "c", [SQL_FINGERPRINT] = ""};
+        [SQL_TEXT] = "c",          [SQL_KEY] = "c",    [SQL_BYTES] = "",  [SQL_INT] = "1",        [SQL_BOOL] = "f",
+        [SQL_TIME] = "2026-01-01", [SQL_STATUS] = "c", [SQL_CLASS] = "c", [SQL_FINGERPRINT] = "", [SQL_ID] = ""};
     const char *value = values[semel__db_kind(param->name)];
     if (param->source == SQL_SINGLE)
         semel__buf_addz(out, "NULL"); /* there is an array */
@@ -151,10 +152,10 @@ static void check_plan(const struct sql_statement *s, PGresult *plan)
 {
     for (int i = 0; i < PQntuples(plan); i++) {
         const char *line = PQgetvalue(plan, i, 0), *next = i + 1 < PQntuples(plan) ? PQgetvalue(plan, i + 1, 0) : "";
-        bool by_key = strstr(line, "Index Scan using inbox_pkey on") != NULL && strstr(next, "message_id") != NULL;
+        bool by_key = strstr(line, "Index Scan using record_pkey on") != NULL && strstr(next, "(key = ") != NULL;
         bool in_order = strstr(line, "using inbox_order on") != NULL || strstr(line, "using inbox_version on") != NULL;
-        bool at_place = strstr(line, "Tid Scan on inbox") != NULL;
-        bool a_way = strstr(line, "Scan") != NULL && strstr(line, " inbox") != NULL;
+        bool at_place = strstr(line, "Tid Scan on record") != NULL;
+        bool a_way = strstr(line, "Scan") != NULL && strstr(line, " record") != NULL;
         if (a_way && !by_key && !in_order && !at_place)
             fail_msg("%s reads more than its rows: %s\n%s", s->sql.name, line, next);
     }
@@ -169,7 +170,7 @@ static void row_is_found_by_its_key_before_the_table_was_ever_analysed(void **st
                                       SQL_settle_remove,       SQL_settle_waiters,  SQL_settle_wake,
                                       SQL_settle_wake_version, SQL_business_holders};
     PGconn *conn = connect_to(*state);
-    exec(conn, "ALTER TABLE semel.inbox SET (autovacuum_enabled = off)");
+    exec(conn, "ALTER TABLE semel.record SET (autovacuum_enabled = off)");
     exec(conn, "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, received_at, updated_at, "
                "processed_at, error_class) SELECT i, 'c', 's', i, s, now(), now(), CASE s WHEN 'completed' THEN now() "
                "END, CASE s WHEN 'waiting' THEN 'business_duplicate' END FROM generate_series(1, 6000) AS i "
@@ -225,7 +226,7 @@ static void every_statement_is_what_sqlite_takes_it_for(void **state)
     (void)state;
     assert_int_equal(semel_store_open(&store, drivers, "sqlite::memory:", &options, &err), SEMEL_OK);
     for (int id = 0; id < SQL_COUNT; id++)
-        if (semel__sqlite_statements[id].sql.text != NULL)
+        if (semel__sqlite_statements[id].sql.text != NULL && !semel__sqlite_statements[id].maps)
             check_on_sqlite(semel_store_native(store), &semel__sqlite_statements[id]);
     semel_store_close(store);
 }

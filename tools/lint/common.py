@@ -31,10 +31,10 @@ def c_files(root, folders=C_FOLDERS):
 
 
 def code_files(root):
-    """Every file that people write in some language: C, SQL, Python, shell, meson, make."""
+    """Every file that people write in some language: C, SQL, Promela, Python, shell, meson, make."""
     for path in walk(root):
-        if path.suffix in (".c", ".h", ".sql", ".py", ".sh") or path.name in ("meson.build", "meson_options.txt",
-                                                                              "Makefile"):
+        if path.suffix in (".c", ".h", ".sql", ".pml", ".py", ".sh") or path.name in (
+                "meson.build", "meson_options.txt", "Makefile"):
             yield path
         elif path.suffix == "" and path.read_bytes()[:2] == b"#!":
             yield path

@@ -7,12 +7,12 @@ import re
 import common
 
 # From the top down. A room may include itself and what stands above it, unless NARROW says less.
-ROOMS = ("base", "core", "store", "broker", "lib", "ext", "net", "handler", "conf", "ops", "admin", "daemon", "cli",
-         "demo", "bench")
+ROOMS = ("base", "core", "store", "broker", "lib", "ext", "net", "handler", "conf", "ops", "gateway", "admin", "daemon",
+         "cli", "demo", "bench")
 
 # What of core a driver may see: the interfaces, not the rules.
 CORE_INTERFACES = ("core/store.h", "core/broker.h", "core/row.h", "core/msg.h", "core/state.h", "core/policy.h",
-                   "core/version.h", "core/destination.h", "core/relay.h")
+                   "core/version.h", "core/destination.h", "core/relay.h", "core/keys.h")
 
 # Rooms that know less than everything above them, as patterns of headers.
 NARROW = {
@@ -20,6 +20,7 @@ NARROW = {
     "broker": ("base/*",) + CORE_INTERFACES,
     "ext": ("base/*", "lib/*"),
     "net": ("base/*",),
+    "gateway": ("base/*", "core/*", "net/*"),
     "ops": ("base/*", "core/*", "store/query.h"),
 }
 

@@ -10,25 +10,43 @@
 -- in its log for every duplicate (I3). An arrival says which item it belongs to, by its place in the batch.
 -- Nothing here could give the rows another order than that of the arrays (no join, no sort); if it did, the worst would
 -- be a deadlock, which is retried.
--- rows: shaped place message_id fingerprint
+-- A completed row says little more than its key: what NULL stands for is in sql/postgres/001_inbox.sql.
+-- rows: shaped place record_key fingerprint
 -- gives: arrival
 WITH drawn AS MATERIALIZED (SELECT pg_catalog.nextval('semel.arrival'::pg_catalog.regclass) AS v)
-INSERT INTO semel.inbox (consumer, arrival, message_id, fingerprint, source, type, status, attempts, attempts_before,
-    retries, alone, order_key, version, message_time, received_at, updated_at, processed_at, due_at, lease_owner,
-    lease_until, lease_token, error_class, error_text, outcome, position, headers, payload, traceparent)
-SELECT :consumer, (SELECT v FROM drawn) * 16384 + b.place, b.message_id, b.fingerprint, b.source, b.type, b.status,
-    b.attempts, b.attempts_before, b.retries, b.alone, b.order_key, b.version, b.message_time, b.received_at,
-    b.updated_at, b.processed_at, b.due_at, b.lease_owner, b.lease_until, b.lease_token, b.error_class, b.error_text,
-    b.outcome, b.position, b.headers, b.payload, b.traceparent
+INSERT INTO semel.record (stream, open_for, arrival, key, fingerprint, type, status, attempts, attempts_before, retries,
+    alone, order_key, version, message_time, received_at, updated_at, processed_at, due_at, lease_owner, lease_until,
+    lease_token, error_class, error_text, outcome, position, headers, payload, traceparent)
+SELECT {stream(b.source)}, CASE WHEN NOT b.status IN ('completed', 'rejected', 'stale', 'prevented') THEN :consumer END,
+    (SELECT v FROM drawn) * 16384 + b.place, b.record_key, b.fingerprint, b.type, nullif(b.status, 'completed'),
+    nullif(b.attempts, 1), nullif(b.attempts_before, 0), nullif(b.retries, 0), nullif(b.alone, false), b.order_key,
+    b.version, b.time_beside, b.received_at, nullif(b.updated_at, b.received_at),
+    nullif(b.processed_at, b.updated_at), b.due_at, b.lease_owner, b.lease_until, b.lease_token, b.error_class,
+    b.error_text, b.outcome, b.position, b.headers, b.payload, b.traceparent
 FROM :rows AS b
-ON CONFLICT (consumer, source, message_id) DO NOTHING RETURNING arrival
+ON CONFLICT (key, stream) DO NOTHING RETURNING arrival
+
+-- name: stream_put
+-- Streams that are new. Whoever makes the same one at this moment is waited for.
+INSERT INTO semel.stream (consumer, source) SELECT :consumer, b.source FROM :rows AS b
+WHERE NOT EXISTS (SELECT FROM semel.stream AS s WHERE s.consumer = :consumer AND s.source = b.source)
+ORDER BY b.n ON CONFLICT (consumer, source) DO NOTHING
 
 -- A row that its full key names must be found by the primary key. Where the table was never analysed, the planner takes
--- any partial index that a condition on `status` allows for better, and reads all rows of a consumer. So such a
--- condition stands outside of the look-up, or is spelled in another way than in the indexes.
+-- any partial index that a condition on `status` or `open_for` allows for better, and reads all rows of a stream. So
+-- such a condition stands outside of the look-up, or is spelled in another way than in the indexes.
+
+-- fragment: stream(source)
+(SELECT s.stream FROM semel.stream AS s WHERE s.consumer = :consumer AND s.source = {source})
+
+-- fragment: key_of(id)
+-- The key of an id that comes from a table: as semel.message_key, which a worker may not call.
+CASE WHEN {id} LIKE '________-____-____-____-____________'
+     AND pg_catalog.translate({id}, '0123456789abcdef', '') = '----'
+     THEN '\x00'::bytea || pg_catalog.uuid_send({id}::uuid) ELSE pg_catalog.convert_to({id}, 'UTF8') END
 
 -- fragment: this_row
-consumer = :consumer AND source = b.source AND message_id = b.message_id
+key = b.record_key AND stream = {stream(b.source)}
 
 -- fragment: final_row
 arrival, status, attempts, attempts_before, retries, alone, fingerprint, received_at, updated_at, processed_at,
@@ -37,19 +55,24 @@ error_class, error_text, outcome, kept
 -- name: inbox_final
 -- A final row never changes: it is read without a lock, which would be a write per duplicate, and without what nobody
 -- asks of it.
+-- table: semel.inbox
 -- gives: n, {final_row}
-SELECT b.n, i.arrival, i.status, i.attempts, i.attempts_before, i.retries, i.alone, i.fingerprint, i.received_at,
-    i.updated_at, i.processed_at, i.error_class, i.error_text, i.outcome, i.payload IS NOT NULL AS kept
-FROM :rows AS b CROSS JOIN LATERAL (SELECT * FROM semel.inbox WHERE {this_row} OFFSET 0) AS i
-WHERE i.{final}
+SELECT b.n, i.arrival, coalesce(i.status, 'completed') AS status, coalesce(i.attempts, 1) AS attempts,
+    coalesce(i.attempts_before, 0) AS attempts_before, coalesce(i.retries, 0) AS retries,
+    coalesce(i.alone, false) AS alone, i.fingerprint, i.received_at,
+    coalesce(i.updated_at, i.received_at) AS updated_at,
+    coalesce(i.processed_at, i.updated_at, i.received_at) AS processed_at, i.error_class, i.error_text, i.outcome,
+    i.payload IS NOT NULL AS kept
+FROM :rows AS b CROSS JOIN LATERAL (SELECT * FROM semel.record WHERE {this_row} OFFSET 0) AS i
+WHERE i.open_for IS NULL
 
 -- fragment: row_lock(how)
-SELECT b.n FROM :rows AS b CROSS JOIN LATERAL (SELECT arrival FROM semel.inbox WHERE {this_row} {how}) AS i
+SELECT b.n FROM :rows AS b CROSS JOIN LATERAL (SELECT arrival FROM semel.record WHERE {this_row} {how}) AS i
 ORDER BY b.n
 
 -- name: inbox_lock_open
 -- gives: n
-{row_lock(AND NOT {final} FOR UPDATE)}
+{row_lock(AND coalesce(open_for, '') <> '' FOR UPDATE)}
 
 -- name: inbox_lock
 -- gives: n

@@ -34,22 +34,43 @@ WHERE consumer = :consumer
 SELECT semel._operator_consumer(:consumer, NULL, {forced}, {reason})
 
 -- name: consumer_list
--- One step into each index per name; :after_consumer itself comes first and is left out.
+-- One step into each index per name; :after_consumer itself comes first and is left out, and so is a name that has
+-- neither settings nor a row. What is ordered there is read by its index: the planner would read the table to find one
+-- row of many.
 -- gives: consumer
 WITH RECURSIVE c (consumer) AS (
     SELECT :after_consumer COLLATE "C"
     UNION ALL
-    SELECT least((SELECT i.consumer FROM semel.inbox AS i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1),
+    SELECT least((SELECT i.consumer FROM semel.stream AS i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1),
                  (SELECT s.consumer FROM semel.consumer AS s WHERE s.consumer > c.consumer
                   ORDER BY s.consumer LIMIT 1))
     FROM c WHERE c.consumer IS NOT NULL)
-SELECT consumer FROM c WHERE consumer > :after_consumer LIMIT :limit
+SELECT consumer FROM c WHERE consumer > :after_consumer
+AND (SELECT coalesce(
+    (SELECT true FROM semel.consumer AS s WHERE s.consumer = c.consumer),
+    (SELECT true FROM semel.record AS r WHERE r.open_for = c.consumer AND coalesce(r.status, 'completed')
+     IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined') ORDER BY r.arrival LIMIT 1),
+    (SELECT true FROM semel.stream AS i CROSS JOIN LATERAL (
+         SELECT 1 FROM semel.record AS r WHERE r.stream = i.stream AND r.open_for IS NULL
+         ORDER BY {end(r)}::timestamptz(0) LIMIT 1) AS one
+     WHERE i.consumer = c.consumer LIMIT 1))) LIMIT :limit
 
 -- What a change of settings may reinterpret.
 
 -- fragment: affected(which)
 SELECT pg_catalog.count(*) FROM (
-    SELECT 1 FROM semel.inbox AS i WHERE i.consumer = :consumer {which} LIMIT :limit) AS r
+    SELECT 1 FROM semel.inbox AS i WHERE i.open_for = :consumer {which} LIMIT :limit) AS r
+
+-- fragment: affected_of(which)
+SELECT pg_catalog.count(*) FROM (
+    SELECT 1 FROM semel.stream AS s CROSS JOIN LATERAL (
+        (SELECT 1 FROM semel.record AS r WHERE r.stream = s.stream AND r.open_for IS NULL
+         ORDER BY {end(r)}::timestamptz(0) LIMIT :limit)
+        UNION ALL
+        (SELECT 1 FROM semel.record AS r WHERE r.stream = s.stream AND r.open_for = :consumer
+         AND coalesce(r.status, 'completed') IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')
+         ORDER BY r.arrival LIMIT :limit)) AS i
+    WHERE s.consumer = :consumer {which} LIMIT :limit) AS r
 
 -- name: affected_ordered
 -- gives: count
@@ -62,7 +83,7 @@ SELECT pg_catalog.count(*) FROM (
 -- name: affected_below
 -- gives: count
 {affected(AND i.order_key IS NOT NULL AND i.status IN ('failed', 'waiting') AND i.version < :version
-    AND NOT EXISTS (SELECT 1 FROM semel.order_key AS k WHERE k.consumer = i.consumer AND k.order_key = i.order_key
+    AND NOT EXISTS (SELECT 1 FROM semel.order_key AS k WHERE k.consumer = i.open_for AND k.order_key = i.order_key
                     AND k.last_version IS NOT NULL))}
 
 -- name: affected_doubted
@@ -72,15 +93,15 @@ SELECT pg_catalog.count(*) FROM (
 
 -- name: affected_sourced
 -- gives: count
-{affected(AND i.source > '')}
+{affected_of(AND s.source > '')}
 
 -- name: affected_sourceless
 -- gives: count
-{affected(AND i.source = '')}
+{affected_of(AND s.source = '')}
 
 -- name: affected_any
 -- gives: count
-{affected()}
+{affected_of()}
 
 -- name: affected_keys
 -- gives: count

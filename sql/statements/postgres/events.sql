@@ -9,18 +9,19 @@ event_status, seq, shard, event_id, aggregatetype, aggregateid, type, headers, d
 bytes, payload, attempts, due_at, error_text, alone, relay_token, updated_at, sent_at, held
 
 -- fragment: shown(e)
-{e}.seq, {e}.shard, {e}.id, {e}.aggregatetype, {e}.aggregateid, {e}.type, {e}.headers, {e}.destination, {e}.created_at,
-{e}.traceparent, {e}.payload
+{e}.seq, {e}.shard, {e}.id::text AS id, {e}.aggregatetype, {e}.aggregateid, {e}.type, {e}.headers, {e}.destination,
+{e}.created_at, {e}.traceparent, {e}.payload
 
 -- fragment: all_shown(e)
 -- What is read of them, with whether an earlier event of the aggregate stands aside.
-{e}.event_status, {e}.seq, {e}.shard::bigint AS shard, {e}.id::text AS event_id, {e}.aggregatetype, {e}.aggregateid,
+{e}.event_status, {e}.seq, {e}.shard::bigint AS shard, {e}.id AS event_id, {e}.aggregatetype, {e}.aggregateid,
 {e}.type, {e}.headers, {e}.destination, {e}.created_at, {e}.traceparent,
 pg_catalog.octet_length({e}.payload)::bigint AS bytes, CASE WHEN :with_payload THEN {e}.payload END AS payload,
 {e}.attempts::bigint AS attempts, {e}.due_at, {e}.error_text, {e}.alone, {e}.relay AS relay_token, {e}.updated_at,
 {e}.sent_at, {e}.event_status <> 'published' AND EXISTS (
     SELECT FROM semel.outbox_aside AS f
-    WHERE f.aggregatetype = {e}.aggregatetype AND f.aggregateid = {e}.aggregateid AND f.seq < {e}.seq) AS held
+    WHERE f.aggregatetype = {e}.aggregatetype AND f.aggregateid = {e}.aggregateid AND f.seq < {e}.seq
+    AND f.shard = {e}.shard) AS held
 
 -- fragment: as_created(o)
 'created'::text AS event_status, {shown({o})}, 0 AS attempts, NULL::timestamptz AS due_at, NULL::text AS error_text,
@@ -32,6 +33,10 @@ NULL::timestamptz
 
 -- fragment: as_sent(s)
 'published'::text, {shown({s})}, 0, NULL::timestamptz, NULL::text, false, NULL::bigint, NULL::timestamptz, {s}.sent_at
+
+-- fragment: these(x)
+-- Of one outbox, or of all.
+{x}.shard BETWEEN :first_shard AND :last_shard
 
 -- fragment: chosen(x)
 AND {x}.seq > :after_seq AND (:aggregatetype IS NULL OR {x}.aggregatetype = :aggregatetype)
@@ -46,7 +51,9 @@ SELECT {all_shown(e)} FROM (
         SELECT * FROM semel.outbox AS x WHERE x.shard = n.shard {chosen(x)} ORDER BY x.seq LIMIT :limit) AS o
     WHERE pg_catalog.strpos(:statuses, '|created|') > 0
     UNION ALL
-    SELECT {as_aside(a)} FROM pg_catalog.generate_series(0, 63) AS n (shard) CROSS JOIN LATERAL (
+    SELECT {as_aside(a)} FROM (
+        SELECT g FROM pg_catalog.generate_series(0, 63) AS g UNION ALL SELECT m.shard FROM semel.outbox_mapped AS m
+    ) AS n (shard) CROSS JOIN LATERAL (
         SELECT * FROM semel.outbox_aside AS x
         WHERE x.shard = n.shard AND pg_catalog.strpos(:statuses, '|' || x.status || '|') > 0 {chosen(x)}
         ORDER BY x.seq LIMIT :limit) AS a
@@ -59,25 +66,26 @@ ORDER BY e.seq LIMIT :limit
 -- name: event_find
 -- gives: {shown_names}
 SELECT {all_shown(e)} FROM (
-    SELECT {as_created(o)} FROM semel.outbox AS o WHERE o.id = :event_id::uuid
+    SELECT {as_created(o)} FROM semel.outbox AS o WHERE o.id = :event_uuid::uuid
     UNION ALL
-    SELECT {as_aside(a)} FROM semel.outbox_aside AS a WHERE a.id = :event_id::uuid
+    SELECT {as_aside(a)} FROM semel.outbox_aside AS a WHERE a.id = :event_id
     UNION ALL
-    SELECT {as_sent(s)} FROM semel.outbox_sent AS s WHERE s.id = :event_id::uuid) AS e
+    SELECT {as_sent(s)} FROM semel.outbox_sent AS s WHERE s.id = :event_id) AS e
 LIMIT 1
 
 -- name: event_first
 -- The first event of its aggregate that stands aside.
 -- gives: event_id, event_status
-SELECT a.id::text AS event_id, a.status AS event_status FROM semel.outbox_aside AS a
-WHERE a.aggregatetype = :aggregatetype AND a.aggregateid = :aggregateid ORDER BY a.seq LIMIT 1
+SELECT a.id AS event_id, a.status AS event_status FROM semel.outbox_aside AS a
+WHERE a.aggregatetype = :aggregatetype AND a.aggregateid = :aggregateid AND a.shard = :shard ORDER BY a.seq LIMIT 1
 
 -- name: event_behind
 -- Those of its aggregate that stand aside behind it.
 -- gives: count
 SELECT pg_catalog.count(*) AS count FROM (
     SELECT FROM semel.outbox_aside AS a
-    WHERE a.aggregatetype = :aggregatetype AND a.aggregateid = :aggregateid AND a.seq > :seq LIMIT :cap) AS b
+    WHERE a.aggregatetype = :aggregatetype AND a.aggregateid = :aggregateid AND a.shard = :shard AND a.seq > :seq
+    LIMIT :cap) AS b
 
 -- name: event_owner
 -- gives: relay_owner, lease_until
@@ -94,7 +102,7 @@ WHERE a.consumer IS NULL AND a.source IS NULL AND a.message_id = :event_id ORDER
 SELECT s.shard FROM semel.outbox_shard AS s WHERE s.shard = :shard FOR UPDATE
 
 -- operator: event_lock
-SELECT semel._operator_outbox('lock', :event_id::uuid, NULL)
+SELECT semel._operator_outbox('lock', :event_id, NULL)
 
 -- name: event_retry
 -- The first of its aggregate is due now; another one waits for its turn.
@@ -103,25 +111,26 @@ UPDATE semel.outbox_aside AS a
 SET status = 'waiting', attempts = 0, updated_at = :now, relay = NULL,
     due_at = CASE WHEN EXISTS (
         SELECT FROM semel.outbox_aside AS f
-        WHERE f.aggregatetype = a.aggregatetype AND f.aggregateid = a.aggregateid AND f.seq < a.seq) THEN NULL
+        WHERE f.aggregatetype = a.aggregatetype AND f.aggregateid = a.aggregateid AND f.seq < a.seq
+        AND f.shard = a.shard) THEN NULL
     ELSE :now END
-WHERE a.id = :event_id::uuid AND a.status IN ('waiting', 'failed', 'dead')
-RETURNING a.id::text AS event_id
+WHERE a.id = :event_id AND a.status IN ('waiting', 'failed', 'dead')
+RETURNING a.id AS event_id
 
 -- operator: event_retry
-SELECT :event_id AS event_id FROM (SELECT semel._operator_outbox('retry', :event_id::uuid, {reason}) AS done) AS o
+SELECT :event_id AS event_id FROM (SELECT semel._operator_outbox('retry', :event_id, {reason}) AS done) AS o
 WHERE o.done
 
 -- name: event_discard
 -- gives: event_id
 WITH aside AS (
-    DELETE FROM semel.outbox_aside AS a WHERE a.id = :event_id::uuid AND a.status IN ('waiting', 'failed', 'dead')
+    DELETE FROM semel.outbox_aside AS a WHERE a.id = :event_id AND a.status IN ('waiting', 'failed', 'dead')
     RETURNING a.id),
-created AS (DELETE FROM semel.outbox AS o WHERE o.id = :event_id::uuid RETURNING o.id)
-SELECT x.id::text AS event_id FROM (SELECT id FROM aside UNION ALL SELECT id FROM created) AS x
+created AS (DELETE FROM semel.outbox AS o WHERE o.id = :event_uuid::uuid RETURNING o.id::text)
+SELECT x.id AS event_id FROM (SELECT id FROM aside UNION ALL SELECT id FROM created) AS x
 
 -- operator: event_discard
-SELECT :event_id AS event_id FROM (SELECT semel._operator_outbox('discard', :event_id::uuid, {reason}) AS done) AS o
+SELECT :event_id AS event_id FROM (SELECT semel._operator_outbox('discard', :event_id, {reason}) AS done) AS o
 WHERE o.done
 
 -- name: event_remove
@@ -132,7 +141,8 @@ WHERE o.done
 UPDATE semel.outbox_aside AS a SET due_at = :now, updated_at = :now
 WHERE (a.shard, a.seq) = (
     SELECT x.shard, x.seq FROM semel.outbox_aside AS x
-    WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid ORDER BY x.seq LIMIT 1)
+    WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid AND x.shard = :shard
+    ORDER BY x.seq LIMIT 1)
 AND a.status = 'waiting' AND a.due_at IS NULL
 
 -- operator: event_wake
@@ -145,13 +155,15 @@ SELECT 1
 SELECT k.status AS event_status, x.count, x.oldest_at
 FROM (VALUES ('waiting'), ('publishing'), ('failed'), ('dead')) AS k (status) CROSS JOIN LATERAL (
     SELECT pg_catalog.count(*) AS count, pg_catalog.min(a.created_at) AS oldest_at
-    FROM (SELECT i.created_at FROM semel.outbox_aside AS i WHERE i.status = k.status LIMIT :cap) AS a) AS x
+    FROM (SELECT i.created_at FROM semel.outbox_aside AS i
+          WHERE i.status = k.status AND {these(i)} LIMIT :cap) AS a) AS x
 
 -- name: event_longest
 -- The aggregate with the most events aside, among the first that are looked at.
 -- gives: aggregatetype, aggregateid, count
 SELECT a.aggregatetype, a.aggregateid, pg_catalog.count(*) AS count
-FROM (SELECT x.aggregatetype, x.aggregateid FROM semel.outbox_aside AS x LIMIT :cap) AS a
+FROM (SELECT x.aggregatetype, x.aggregateid FROM semel.outbox_aside AS x
+      WHERE {these(x)} LIMIT :cap) AS a
 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 1
 
 -- name: event_down
@@ -159,8 +171,15 @@ GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 1
 -- gives: destination, error_text, count
 SELECT a.destination, a.error_text, pg_catalog.count(*) AS count
 FROM (SELECT x.destination, x.error_text FROM semel.outbox_aside AS x
-      WHERE x.status = 'waiting' AND x.due_at IS NOT NULL AND x.error_text IS NOT NULL LIMIT :cap) AS a
+      WHERE x.status = 'waiting' AND x.due_at IS NOT NULL AND x.error_text IS NOT NULL AND {these(x)} LIMIT :cap) AS a
 GROUP BY 1, 2 ORDER BY 3 DESC LIMIT :limit
+
+-- name: relay_down
+-- A relay that is alive and cannot publish somewhere.
+-- gives: relay_owner, error_text
+SELECT r.owner AS relay_owner, r.down AS error_text FROM semel.relay AS r
+WHERE r.down IS NOT NULL AND r.lease_until > :now AND r.first_shard BETWEEN :first_shard AND :last_shard
+ORDER BY r.token LIMIT :limit
 
 -- name: event_holder
 -- The transaction that has drawn a number and is open for longest. Another role's times and texts are shown to a member

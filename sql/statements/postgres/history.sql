@@ -33,7 +33,7 @@ FROM (SELECT h.business_key, h.source, h.message_id, true AS holds
       UNION ALL
       SELECT w.business_key, w.source, w.message_id, false
       FROM k JOIN semel.business_want AS w ON w.consumer = :consumer AND w.business_key = k.business_key) AS r
-LEFT JOIN semel.inbox AS i ON i.consumer = :consumer AND i.source = r.source AND i.message_id = r.message_id
+LEFT JOIN semel.inbox AS i ON i.consumer = :consumer AND i.source = r.source AND i.key = {key_of(r.message_id)}
 WHERE (r.source, r.message_id) <> (:source, :message_id)
 AND (r.holds OR (i.status = 'waiting' AND i.error_class = 'business_duplicate'))
 GROUP BY r.holds, i.arrival, r.source, r.message_id, i.status
@@ -48,7 +48,7 @@ FROM (SELECT 1) AS one
 LEFT JOIN semel.order_key AS k ON k.consumer = :consumer AND k.order_key = :order_key
 LEFT JOIN LATERAL (
     SELECT i.source, i.message_id, i.status, i.version FROM semel.inbox AS i
-    WHERE i.consumer = :consumer AND i.order_key = :order_key
+    WHERE i.open_for = :consumer AND i.order_key = :order_key
     AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
     AND i.error_class IS DISTINCT FROM 'business_duplicate'
     ORDER BY {order} LIMIT 1) AS h ON true

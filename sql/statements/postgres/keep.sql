@@ -6,22 +6,12 @@
 -- Conditions on status are spelled as in the partial indexes (sql/postgres/001_inbox.sql).
 status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
 
--- fragment: final
-status IN ('completed', 'rejected', 'stale', 'prevented')
-
 -- fragment: this_mark
 consumer = :consumer AND source = :source
 
 -- name: source_list
--- One step into the index per source, however many rows it has.
 -- gives: source
-WITH RECURSIVE s (source) AS (
-    (SELECT source FROM semel.inbox WHERE consumer = :consumer ORDER BY source LIMIT 1)
-    UNION ALL
-    SELECT (SELECT i.source FROM semel.inbox AS i WHERE i.consumer = :consumer AND i.source > s.source
-            ORDER BY i.source LIMIT 1)
-    FROM s WHERE s.source IS NOT NULL)
-SELECT source FROM s WHERE source IS NOT NULL
+SELECT source FROM semel.stream WHERE consumer = :consumer ORDER BY source
 
 -- name: watermark_make
 -- Whoever makes a row holds the lock of its name, shared by deliveries (watermark_lock), so that no insert waits here.
@@ -41,16 +31,29 @@ WHERE ctid = ANY (ARRAY(
 -- gives: watermark
 SELECT watermark FROM semel.watermark WHERE {this_mark} AND watermark >= :watermark
 
+-- fragment: end(row)
+coalesce({row}.processed_at, {row}.updated_at, {row}.received_at)
+
 -- fragment: ended
 -- The oldest are found by an index, to the second, and then to the microsecond by the row.
-(SELECT ctid, message_time FROM semel.inbox WHERE consumer = :consumer AND source = :source AND {final}
- AND processed_at::timestamptz(0) <= :before::timestamptz(0) AND processed_at < :before
- ORDER BY processed_at::timestamptz(0) LIMIT :looks) AS s
+(SELECT ctid, CASE WHEN message_time IS NOT NULL THEN nullif(message_time, '-infinity')
+                   WHEN pg_catalog.get_byte(key, 0) = 0 AND pg_catalog.get_byte(key, 7) >> 4 = 7
+                        AND pg_catalog.get_byte(key, 9) >> 6 = 2
+                   THEN timestamptz 'epoch'
+                        + ('x' || pg_catalog.encode(pg_catalog.substr(key, 2, 6), 'hex'))::bit(48)::bigint::float8
+                          * interval '1 millisecond' END AS message_time
+ FROM semel.record WHERE stream = {stream(:source)} AND open_for IS NULL
+ AND {end(record)}::timestamptz(0) <= :before::timestamptz(0) AND {end(record)} < :before
+ ORDER BY {end(record)}::timestamptz(0) LIMIT :looks) AS s
 
 -- fragment: aged(before)
 -- The time of the message is looked at in the row.
 {ended}
 WHERE message_time IS NULL OR message_time < {before} LIMIT :limit
+
+-- fragment: id(key)
+CASE WHEN pg_catalog.get_byte({key}, 0) = 0 THEN pg_catalog.encode(pg_catalog.substr({key}, 2), 'hex')::uuid::text
+     ELSE pg_catalog.convert_from({key}, 'UTF8') END
 
 -- fragment: below_watermark
 least(:before, coalesce((SELECT watermark FROM semel.watermark WHERE {this_mark}), '-infinity'::timestamptz))
@@ -70,11 +73,11 @@ FROM (SELECT message_time FROM {aged(:before)}) AS a
 -- moved meanwhile is left for the next time.
 -- gives: count
 WITH gone AS (
-    DELETE FROM semel.inbox WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM semel.inbox
+    DELETE FROM semel.record WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM semel.record
         WHERE ctid = ANY (ARRAY(SELECT ctid FROM {aged({below_watermark})}))
-        AND consumer IS NOT DISTINCT FROM :consumer AND {final}
-        FOR UPDATE SKIP LOCKED)) RETURNING message_id),
+        AND stream IS NOT DISTINCT FROM {stream(:source)} AND coalesce(open_for, '') = ''
+        FOR UPDATE SKIP LOCKED)) RETURNING {id(key)} AS message_id),
 tries AS (
     DELETE FROM semel.attempt WHERE id = ANY (ARRAY(
         SELECT a.id FROM gone AS g CROSS JOIN LATERAL (
@@ -99,7 +102,7 @@ DELETE FROM semel.order_key WHERE ctid = ANY (ARRAY(
     WHERE k.consumer = :consumer AND k.order_key > :after_key AND k.order_key <= :last_key
     AND k.last_version IS NULL AND k.skipped IS NULL AND k.updated_at < :before
     AND NOT EXISTS (SELECT FROM semel.inbox AS i
-                    WHERE i.consumer = :consumer AND i.order_key = k.order_key AND i.{unfinished})
+                    WHERE i.open_for = :consumer AND i.order_key = k.order_key AND i.{unfinished})
     FOR UPDATE SKIP LOCKED))
 
 -- name: purge_business

@@ -33,7 +33,7 @@ ORDER BY b.n
 -- fragment: of_key_of_others(table)
 -- What this transaction inserted is known by the numbers that it drew, not by their size: another one may have drawn a
 -- higher one and committed earlier.
-{table}.consumer = :consumer AND {table}.order_key = b.order_key
+{table}.open_for = :consumer AND {table}.order_key = b.order_key
 AND NOT ({table}.arrival / 16384 = ANY ((SELECT :draws::bigint[])::bigint[]))
 
 -- name: key_facts
@@ -79,8 +79,8 @@ SELECT b.n FROM :rows AS b WHERE NOT EXISTS (
 -- gives: n, source, message_id, unfinished, wanted
 SELECT b.n, h.source, h.message_id,
     h.other AND EXISTS (
-        SELECT 1 FROM (SELECT status FROM semel.inbox WHERE consumer = :consumer AND source = h.source
-                       AND message_id = h.message_id OFFSET 0) AS i WHERE i.{unfinished}) AS unfinished,
+        SELECT 1 FROM (SELECT status FROM semel.record WHERE key = {key_of(h.message_id)}
+                       AND stream = {stream(h.source)} OFFSET 0) AS i WHERE i.{unfinished}) AS unfinished,
     CASE WHEN h.other THEN (
         SELECT pg_catalog.count(*) FROM (
             SELECT 1 FROM semel.business_want AS w WHERE w.consumer = :consumer AND w.business_key = b.business_key

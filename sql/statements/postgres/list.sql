@@ -25,39 +25,36 @@ ORDER BY i.arrival LIMIT :limit
 -- fragment: way_id(which)
 :rows AS b CROSS JOIN LATERAL (
     SELECT i.* FROM semel.inbox AS i
-    WHERE i.consumer = b.consumer AND i.source = b.source AND i.message_id = :message_id {which}) AS i
+    WHERE i.consumer = b.consumer AND i.source = b.source AND i.key = {key_of(:message_id)} {which}) AS i
 
 -- fragment: way_key(which)
 :rows AS b CROSS JOIN LATERAL (
     SELECT i.* FROM semel.inbox AS i
-    WHERE i.consumer = b.consumer AND i.{unfinished} AND i.order_key = :order_key {which}) AS i
+    WHERE i.open_for = b.consumer AND i.{unfinished} AND i.order_key = :order_key {which}) AS i
 
 -- fragment: way_held(which)
 :rows AS b CROSS JOIN LATERAL (
     SELECT i.* FROM semel.inbox AS i
-    WHERE i.consumer = b.consumer AND i.status = b.status
+    WHERE i.open_for = b.consumer AND i.status = b.status
     AND i.status IN ('failed', 'waiting', 'unknown', 'dead', 'quarantined') {which}) AS i
 
 -- fragment: way_open(which)
 :rows AS b CROSS JOIN LATERAL (
     SELECT i.* FROM semel.inbox AS i
-    WHERE i.consumer = b.consumer
+    WHERE i.open_for = b.consumer
     AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined') {which}) AS i
 
 -- fragment: way_all(which)
 (SELECT i.* FROM semel.inbox AS i WHERE (:consumer IS NULL OR i.consumer = :consumer) {which}) AS i
 
 -- name: place_list
--- Each source of a consumer, or of all; first the empty one. One step into the index per source.
+-- Each source of a consumer, or of all; first the empty one.
 -- gives: consumer, source
-WITH RECURSIVE leap (consumer, source) AS (
-    SELECT coalesce(:consumer COLLATE "C", ''), ''::text COLLATE "C"
-    UNION ALL
-    SELECT n.consumer, n.source FROM leap CROSS JOIN LATERAL (
-        SELECT k.consumer, k.source FROM semel.inbox AS k WHERE (k.consumer, k.source) > (leap.consumer, leap.source)
-        ORDER BY k.consumer, k.source LIMIT 1) AS n
-    WHERE :consumer IS NULL OR n.consumer = :consumer)
-SELECT consumer, source FROM leap LIMIT :limit
+SELECT x.consumer, x.source FROM (
+    SELECT coalesce(:consumer COLLATE "C", '') AS consumer, ''::text COLLATE "C" AS source
+    UNION
+    SELECT s.consumer, s.source FROM semel.stream AS s WHERE :consumer IS NULL OR s.consumer = :consumer) AS x
+ORDER BY x.consumer, x.source LIMIT :limit
 
 -- name: window_key
 -- none: the server merges the walks, and keeps no log back for them

@@ -5,11 +5,11 @@
 -- Whoever changes outbox_aside has locked the rows of outbox_shard that it concerns, in their order, in an earlier
 -- statement: so each sees what the other one did.
 
--- fragment: event(e)
-{e}.seq, {e}.shard::bigint AS shard, {e}.id::text AS event_id, {e}.aggregatetype, {e}.aggregateid, {e}.type,
-CASE WHEN {e}.size <= 67108864 THEN {e}.payload END AS payload,
-CASE WHEN {e}.size <= 67108864 THEN {e}.headers ELSE '{}' END AS headers,
-{e}.destination, {e}.created_at, {e}.traceparent, {e}.size::bigint AS bytes
+-- fragment: event(most)
+w.seq, w.shard::bigint AS shard, w.id::text AS event_id, w.aggregatetype, w.aggregateid, w.type,
+CASE WHEN w.size <= {most} THEN w.payload END AS payload,
+CASE WHEN w.size <= {most} THEN w.headers ELSE '{}' END AS headers,
+w.destination, w.created_at, w.traceparent, w.size::bigint AS bytes
 
 -- fragment: size(x)
 least(coalesce(pg_catalog.octet_length({x}.payload), 0), 67108865)
@@ -25,7 +25,8 @@ id, aggregatetype, aggregateid, type, payload, seq, shard, headers, destination,
 
 -- name: shard_make
 -- Somebody may have emptied the table.
-INSERT INTO semel.outbox_shard (shard) SELECT s FROM pg_catalog.generate_series(0, 63) AS s ON CONFLICT DO NOTHING
+INSERT INTO semel.outbox_shard (shard)
+SELECT s FROM pg_catalog.generate_series(0, 63) AS s UNION SELECT :first_shard ON CONFLICT DO NOTHING
 
 -- name: relay_mutex
 -- One relay at a time looks who is alive.
@@ -35,12 +36,12 @@ SELECT s.shard FROM semel.outbox_shard AS s WHERE s.shard = 0 FOR UPDATE
 DELETE FROM semel.relay AS r WHERE r.lease_until < :now
 
 -- name: relay_join
-INSERT INTO semel.relay (token, owner, destinations, started_at, lease_until)
-VALUES (:relay_token, :relay_owner, :destinations, :now, :lease_until)
+INSERT INTO semel.relay (token, owner, destinations, started_at, lease_until, first_shard)
+VALUES (:relay_token, :relay_owner, :destinations, :now, :lease_until, :first_shard)
 
 -- name: relay_renew
 -- gives: changes
-UPDATE semel.relay AS r SET lease_until = :lease_until WHERE r.token = :relay_token
+UPDATE semel.relay AS r SET lease_until = :lease_until, down = :error_text WHERE r.token = :relay_token
 
 -- name: relay_leave
 DELETE FROM semel.relay AS r WHERE r.token = :relay_token
@@ -48,12 +49,12 @@ DELETE FROM semel.relay AS r WHERE r.token = :relay_token
 -- name: relay_list
 -- gives: relay_token, relay_owner, destinations
 SELECT r.token AS relay_token, r.owner AS relay_owner, r.destinations
-FROM semel.relay AS r ORDER BY r.token LIMIT :limit
+FROM semel.relay AS r WHERE r.first_shard = :first_shard ORDER BY r.token LIMIT :limit
 
 -- name: shard_list
 -- gives: shard, relay_token, losses
 SELECT s.shard::bigint AS shard, s.relay AS relay_token, s.losses::bigint AS losses FROM semel.outbox_shard AS s
-ORDER BY s.shard
+WHERE s.shard BETWEEN :first_shard AND :last_shard ORDER BY s.shard
 
 -- name: shard_set
 -- gives: n
@@ -92,15 +93,18 @@ SELECT pg_catalog.nextval('semel.outbox_seq_seq'::pg_catalog.regclass) AS seq,
 
 -- ---- reading ------------------------------------------------------------------------------------------------------
 
+-- fragment: held
+CASE WHEN (SELECT EXISTS (SELECT FROM semel.outbox_aside)) THEN EXISTS (
+    SELECT FROM semel.outbox_aside AS a
+    WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq
+    AND a.shard = w.shard)
+ELSE false END AS held
+
 -- name: outbox_read
 -- The first rows of each shard above its starting point; of all of them, shard by shard, as many as fit. Whether an
 -- earlier event stands aside is of the same snapshot: moving aside is one statement.
 -- gives: n, {event_names}, held
-SELECT w.n, {event(w)},
-    CASE WHEN (SELECT EXISTS (SELECT FROM semel.outbox_aside)) THEN EXISTS (
-        SELECT FROM semel.outbox_aside AS a
-        WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq)
-    ELSE false END AS held
+SELECT w.n, {event(67108864)}, {held}
 FROM (
     SELECT r.*, pg_catalog.sum(r.size)
         OVER (ORDER BY r.n, r.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
@@ -109,12 +113,24 @@ FROM (
             SELECT * FROM semel.outbox AS x WHERE x.shard = b.shard AND x.seq > b.after_seq
             ORDER BY x.seq LIMIT :limit) AS o) AS r) AS w
 WHERE coalesce(w.above, 0) < :bytes
-ORDER BY w.n, w.seq
+ORDER BY w.n, w.seq LIMIT :most
+
+-- name: outbox_read_small
+-- The same where no event has more than :cap bytes, and all that may come fit. Summing up the bytes of the rows before
+-- each row takes four times as long as reading them. An event with more comes without its payload: then all are read
+-- again by outbox_read.
+-- gives: n, {event_names}, held
+SELECT w.n, {event(:cap)}, {held}
+FROM (
+    SELECT b.n, o.*, {size(o)} AS size FROM :rows AS b CROSS JOIN LATERAL (
+        SELECT * FROM semel.outbox AS x WHERE x.shard = b.shard AND x.seq > b.after_seq
+        ORDER BY x.seq LIMIT :limit) AS o) AS w
+ORDER BY w.n, w.seq LIMIT :most
 
 -- name: aside_read
 -- The first of their aggregates that are due, as many as fit.
 -- gives: n, {event_names}, attempts, alone
-SELECT w.n, {event(w)}, w.attempts::bigint AS attempts, w.alone
+SELECT w.n, {event(67108864)}, w.attempts::bigint AS attempts, w.alone
 FROM (
     SELECT r.*, pg_catalog.sum(r.size)
         OVER (ORDER BY r.due_at, r.shard, r.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
@@ -123,13 +139,20 @@ FROM (
             SELECT * FROM semel.outbox_aside AS x WHERE x.shard = b.shard AND x.due_at <= :now
             AND x.status IN ('waiting', 'failed') AND NOT EXISTS (
                 SELECT FROM semel.outbox_aside AS y
-                WHERE y.aggregatetype = x.aggregatetype AND y.aggregateid = x.aggregateid AND y.seq < x.seq)
+                WHERE y.aggregatetype = x.aggregatetype AND y.aggregateid = x.aggregateid AND y.seq < x.seq
+                AND y.shard = x.shard)
             ORDER BY x.due_at LIMIT :limit / 8 + 1) AS e
         ORDER BY e.due_at, e.shard, e.seq LIMIT :limit) AS r) AS w
 WHERE coalesce(w.above, 0) < :bytes
 ORDER BY w.due_at, w.shard, w.seq
 
 -- ---- what becomes of events ---------------------------------------------------------------------------------------
+
+-- name: relay_by_key
+-- The rows of a batch are found by their keys, each for itself. The planner would rather read the whole table once, and
+-- is wrong as soon as there is a backlog. Until the transaction ends.
+SELECT pg_catalog.set_config('enable_hashjoin', 'off', true), pg_catalog.set_config('enable_mergejoin', 'off', true),
+    pg_catalog.set_config('enable_seqscan', 'off', true)
 
 -- name: outbox_delete
 DELETE FROM semel.outbox AS o USING :rows AS b WHERE o.shard = b.shard AND o.seq = b.seq
@@ -184,9 +207,10 @@ WHERE a.shard = b.shard AND a.seq = b.seq AND a.status IN ('waiting', 'failed')
 -- name: aside_wake
 -- The first event of each of these aggregates is due, if it waits for nothing else.
 UPDATE semel.outbox_aside AS a SET due_at = :now, updated_at = :now
-FROM (SELECT DISTINCT b.aggregatetype, b.aggregateid FROM :rows AS b) AS k
+FROM (SELECT DISTINCT b.shard, b.aggregatetype, b.aggregateid FROM :rows AS b) AS k
 CROSS JOIN LATERAL (SELECT x.shard, x.seq FROM semel.outbox_aside AS x
-    WHERE x.aggregatetype = k.aggregatetype AND x.aggregateid = k.aggregateid ORDER BY x.seq LIMIT 1) AS f
+    WHERE x.aggregatetype = k.aggregatetype AND x.aggregateid = k.aggregateid AND x.shard = k.shard
+    ORDER BY x.seq LIMIT 1) AS f
 WHERE a.shard = f.shard AND a.seq = f.seq AND a.status = 'waiting' AND a.due_at IS NULL
 
 -- name: aside_recover

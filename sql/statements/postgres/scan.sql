@@ -5,13 +5,13 @@
 -- name: parked
 -- gives: count
 SELECT pg_catalog.count(*) FROM (
-    SELECT 1 FROM semel.inbox WHERE consumer = :consumer AND status = 'waiting' LIMIT :limit) AS w
+    SELECT 1 FROM semel.inbox WHERE open_for = :consumer AND status = 'waiting' LIMIT :limit) AS w
 
 -- name: large
 -- The largest first: that is an order which only inbox_large has, so that the table is not read instead.
 -- gives: count
 SELECT pg_catalog.count(*) FROM (
-    SELECT 1 FROM semel.inbox WHERE consumer = :consumer AND status IN ('dead', 'quarantined')
+    SELECT 1 FROM semel.inbox WHERE open_for = :consumer AND status IN ('dead', 'quarantined')
     AND pg_catalog.octet_length(payload) > :payload_max
     ORDER BY pg_catalog.octet_length(payload) DESC LIMIT :limit) AS w
 
@@ -45,13 +45,13 @@ CASE WHEN i.status IN ('waiting', 'failed', 'unknown', 'dead', 'quarantined') TH
 -- name: scan_due
 -- gives: {row}
 SELECT {columns} FROM semel.inbox AS i
-WHERE i.consumer = :consumer AND i.due_at IS NOT NULL AND i.due_at <= :now
+WHERE i.open_for = :consumer AND i.due_at IS NOT NULL AND i.due_at <= :now
 AND (NOT :kept OR i.payload IS NOT NULL) ORDER BY i.due_at, i.arrival LIMIT :limit
 
 -- name: scan_expired
 -- gives: {row}
 SELECT {columns} FROM semel.inbox AS i
-WHERE i.consumer = :consumer AND i.status = 'processing' AND i.lease_until < :now
+WHERE i.open_for = :consumer AND i.status = 'processing' AND i.lease_until < :now
 ORDER BY i.lease_until, i.arrival LIMIT :limit
 
 -- name: scan_token
@@ -59,7 +59,7 @@ ORDER BY i.lease_until, i.arrival LIMIT :limit
 SELECT {columns} FROM semel.inbox AS i WHERE i.lease_token = :lease_token LIMIT :limit
 
 -- fragment: of_key
-SELECT {columns} FROM semel.inbox AS i WHERE i.consumer = :consumer AND i.order_key = :order_key AND {in_order(i)}
+SELECT {columns} FROM semel.inbox AS i WHERE i.open_for = :consumer AND i.order_key = :order_key AND {in_order(i)}
 
 -- name: scan_key
 -- gives: {row}
@@ -72,12 +72,13 @@ SELECT {columns} FROM semel.inbox AS i WHERE i.consumer = :consumer AND i.order_
 -- name: scan_still
 -- gives: {row}
 SELECT {columns} FROM semel.inbox AS i
-WHERE i.consumer = :consumer AND i.status = 'waiting' AND i.due_at IS NULL AND (:any_key OR i.order_key IS NULL)
+WHERE i.open_for = :consumer AND i.status = 'waiting' AND i.due_at IS NULL AND (:any_key OR i.order_key IS NULL)
 AND i.payload IS NOT NULL LIMIT :limit
 
 -- fragment: next_key(after)
-SELECT pg_catalog.min(w.order_key) FROM semel.inbox AS w
-WHERE w.consumer = :consumer AND w.status = 'waiting' AND w.due_at IS NULL AND w.order_key > {after}
+SELECT pg_catalog.min(w.order_key) FROM semel.record AS w
+WHERE w.open_for = :consumer AND coalesce(w.status, 'completed') = 'waiting' AND w.due_at IS NULL
+AND w.order_key > {after}
 
 -- fragment: still_keys(order)
 -- One step into the index per key, however many rows it has.
@@ -86,8 +87,9 @@ WITH RECURSIVE k (k, n) AS (
     UNION ALL
     SELECT ({next_key(k.k)}), k.n + 1 FROM k WHERE k.k IS NOT NULL AND k.n < :limit)
 SELECT {columns} FROM k CROSS JOIN LATERAL (
-    SELECT h.* FROM semel.inbox AS h WHERE h.consumer = :consumer AND h.order_key = k.k AND {in_order(h)}
+    SELECT h.* FROM semel.inbox AS h WHERE h.open_for = :consumer AND h.order_key = k.k AND {in_order(h)}
     ORDER BY {order} LIMIT 1) AS i
+ORDER BY k.n
 
 -- name: scan_still_keys
 -- gives: {row}
@@ -98,14 +100,14 @@ SELECT {columns} FROM k CROSS JOIN LATERAL (
 {still_keys(h.version NULLS FIRST, h.arrival)}
 
 -- fragment: of_all
-i.consumer = :consumer AND i.arrival > :after_arrival AND (:order_key IS NULL OR i.order_key = :order_key)
+i.arrival > :after_arrival AND (:order_key IS NULL OR i.order_key = :order_key)
 AND (:type IS NULL OR i.type = :type)
 AND (:statuses IS NULL OR i.status = ANY (pg_catalog.string_to_array(:statuses, '|')))
 ORDER BY i.arrival LIMIT :limit
 
 -- name: scan_all
 -- gives: {row}
-SELECT {columns} FROM semel.inbox AS i WHERE {of_all}
+SELECT {columns} FROM semel.inbox AS i WHERE i.consumer = :consumer AND {of_all}
 
 -- fragment: open
 status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')
@@ -113,4 +115,4 @@ status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')
 -- name: scan_open
 -- gives: {row}
 SELECT {columns} FROM semel.inbox AS i
-WHERE i.{open} AND {of_all}
+WHERE i.{open} AND i.open_for = :consumer AND {of_all}

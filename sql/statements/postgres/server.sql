@@ -16,7 +16,7 @@ SELECT pg_catalog.pg_is_in_recovery() AS recovering,
 -- gives: operates
 SELECT EXISTS (
     SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE n.nspname = 'semel' AND c.relname = 'inbox' AND NOT pg_catalog.has_table_privilege(c.oid, 'UPDATE'))
+    WHERE n.nspname = 'semel' AND c.relname = 'record' AND NOT pg_catalog.has_table_privilege(c.oid, 'UPDATE'))
 AND EXISTS (
     SELECT 1 FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
     WHERE n.nspname = 'semel' AND p.proname = '_operate' AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))
@@ -31,24 +31,49 @@ SELECT pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
 
 -- name: server_rights
 -- only: SQLite has no roles
--- What the statements of a consumer need; roles.sql grants a worker a little more, for operators.
+-- What the statements of a consumer and of a relay need; roles.sql grants a worker a little more, for operators.
 -- gives: role, synchronous_commit, fsync_off, missing, public_writable
 SELECT current_user::text AS role, pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
     pg_catalog.current_setting('fsync') = 'off' AS fsync_off,
     (SELECT pg_catalog.string_agg(w.what || ' on semel.' || n.name, ', ' ORDER BY n.name, w.what)
-     FROM (VALUES ('inbox', 'SELECT,INSERT,UPDATE,DELETE'), ('business_key', 'SELECT,INSERT,UPDATE,DELETE'),
+     FROM (VALUES ('record', 'SELECT,INSERT,UPDATE,DELETE'), ('stream', 'SELECT,INSERT'), ('inbox', 'SELECT'),
+                  ('business_key', 'SELECT,INSERT,UPDATE,DELETE'),
                   ('business_want', 'SELECT,INSERT,DELETE'), ('order_key', 'SELECT,INSERT,UPDATE'),
                   ('watermark', 'SELECT,INSERT,UPDATE'), ('consumer', 'SELECT,INSERT,UPDATE'),
                   ('conflict', 'SELECT,INSERT,UPDATE'), ('attempt', 'SELECT,INSERT,DELETE'),
-                  ('position', 'SELECT,INSERT,UPDATE'), ('arrival', 'USAGE')) AS n (name, whats)
+                  ('position', 'SELECT,INSERT,UPDATE'), ('arrival', 'USAGE'),
+                  ('outbox', 'SELECT,DELETE'), ('outbox_aside', 'SELECT,INSERT,UPDATE,DELETE'),
+                  ('outbox_sent', 'SELECT,INSERT,DELETE'), ('outbox_seq_seq', 'SELECT,USAGE'),
+                  ('outbox_shard', 'SELECT,INSERT,UPDATE'), ('relay', 'SELECT,INSERT,UPDATE,DELETE')) AS n (name, whats)
      CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.string_to_array(n.whats, ',')) AS w (what)
      LEFT JOIN pg_catalog.pg_class AS c ON c.relname = n.name
          AND c.relnamespace = (SELECT s.oid FROM pg_catalog.pg_namespace AS s WHERE s.nspname = 'semel')
-     WHERE (n.name <> 'position' OR :positions)
+     WHERE (n.name <> 'position' OR :positions) AND (:relays OR n.name <> 'relay' AND n.name NOT LIKE 'outbox%')
      AND NOT coalesce(CASE w.what WHEN 'USAGE' THEN pg_catalog.has_sequence_privilege(c.oid, w.what)
                                   ELSE pg_catalog.has_table_privilege(c.oid, w.what) END, false)) AS missing,
     (SELECT pg_catalog.has_schema_privilege('public', n.oid, 'CREATE') FROM pg_catalog.pg_namespace AS n
      WHERE n.nspname = 'public') AS public_writable
+
+-- name: server_outbox
+-- only: SQLite draws from a table, and notifies nobody
+-- What the order and the numbers of the outbox rest on, and whether a trigger notifies (notify.sql).
+-- gives: seq, highest, cache, descends, notifies
+SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END AS seq,
+    coalesce((SELECT l.seq FROM semel.outbox_last AS l), 0) AS highest, q.seqcache AS cache,
+    q.seqincrement < 0 OR q.seqcycle AS descends,
+    EXISTS (SELECT FROM pg_catalog.pg_trigger AS t
+            WHERE t.tgrelid = 'semel.outbox'::pg_catalog.regclass AND t.tgname = 'outbox_notify' AND t.tgenabled <> 'D')
+    AS notifies
+FROM semel.outbox_seq_seq AS s, pg_catalog.pg_sequence AS q
+WHERE q.seqrelid = 'semel.outbox_seq_seq'::pg_catalog.regclass
+
+-- name: outbox_listen
+-- only: SQLite notifies nobody
+LISTEN semel_outbox
+
+-- name: outbox_ring
+-- only: SQLite notifies nobody
+SELECT pg_catalog.pg_notify('semel_outbox'::text, ''::text)
 
 -- fragment: now_on
 ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)::bigint

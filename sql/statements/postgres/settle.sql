@@ -13,19 +13,20 @@ SELECT pg_catalog.set_config('lock_timeout', pg_catalog.current_setting('semel.p
 
 -- fragment: bump(row)
 -- A clock that stepped back must not hide the change.
-CASE WHEN {row}.updated_at > :now THEN {row}.updated_at + interval '1 microsecond' ELSE :now END
+CASE WHEN coalesce({row}.updated_at, {row}.received_at) > :now
+     THEN coalesce({row}.updated_at, {row}.received_at) + interval '1 microsecond' ELSE :now END
 
 -- name: settle_waiters
 -- Rows that wait for a business key of these messages become due. A row that somebody else has becomes due later by
 -- itself.
-UPDATE semel.inbox AS t SET due_at = :now, updated_at = {bump(t)}
+UPDATE semel.record AS t SET due_at = :now, updated_at = {bump(t)}
 WHERE t.ctid = ANY (ARRAY(
     SELECT i.ctid FROM :rows AS b
     JOIN semel.business_key AS k
         ON k.consumer = :consumer AND k.source = b.source AND k.message_id = b.message_id AND b.release
     JOIN semel.business_want AS w ON w.consumer = k.consumer AND w.business_key = k.business_key
     CROSS JOIN LATERAL (
-        SELECT ctid FROM semel.inbox WHERE consumer = w.consumer AND source = w.source AND message_id = w.message_id
+        SELECT ctid FROM semel.record WHERE key = {key_of(w.message_id)} AND stream = {stream(w.source)}
         AND status IS NOT DISTINCT FROM 'waiting' AND error_class = 'business_duplicate'
         FOR UPDATE SKIP LOCKED) AS i))
 
@@ -44,21 +45,23 @@ released AS (
 -- name: settle_update
 -- A change that does not apply has no side effects, so its attempt and the release of its business keys are parts of
 -- this statement.
--- rows: pairs message_id
+-- rows: pairs record_key
 -- gives: n
 WITH done AS (
-    UPDATE semel.inbox AS t
-    SET status = b.status, attempts = b.attempts, attempts_before = b.attempts_before, retries = b.retries,
-        alone = b.alone, due_at = b.due_at, processed_at = b.processed_at, lease_owner = b.lease_owner,
-        lease_until = b.lease_until, lease_token = b.lease_token, updated_at = b.updated_at,
+    UPDATE semel.record AS t
+    SET status = nullif(b.status, 'completed'), attempts = nullif(b.attempts, 1),
+        open_for = CASE WHEN NOT b.status IN ('completed', 'rejected', 'stale', 'prevented') THEN :consumer END,
+        attempts_before = nullif(b.attempts_before, 0), retries = nullif(b.retries, 0), alone = nullif(b.alone, false),
+        due_at = b.due_at, processed_at = nullif(b.processed_at, b.updated_at), lease_owner = b.lease_owner,
+        lease_until = b.lease_until, lease_token = b.lease_token, updated_at = nullif(b.updated_at, t.received_at),
         error_class = b.error_class, error_text = b.error_text, outcome = b.outcome,
         headers = CASE WHEN b.touch THEN b.headers ELSE t.headers END,
         payload = CASE WHEN b.touch THEN b.payload ELSE t.payload END,
         fingerprint = coalesce(t.fingerprint, b.fingerprint)
-    FROM :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.inbox WHERE {this_row} OFFSET 0) AS i
+    FROM :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.record WHERE {this_row} OFFSET 0) AS i
     WHERE t.ctid = i.ctid AND NOT b.remove
-    AND t.status = b.was AND (b.token IS NULL OR t.lease_token = b.token)
-    RETURNING b.n, t.source, t.message_id, t.attempts, t.error_class, t.error_text, b.log, b.release),
+    AND coalesce(t.status, 'completed') = b.was AND (b.token IS NULL OR t.lease_token = b.token)
+    RETURNING b.n, b.source, b.message_id, b.attempts, t.error_class, t.error_text, b.log, b.release),
 logged AS (
     INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text)
     SELECT :consumer, done.source, done.message_id, done.attempts, :now, :worker, done.error_class, done.error_text
@@ -67,14 +70,14 @@ logged AS (
 SELECT n FROM done
 
 -- name: settle_remove
--- rows: pairs message_id
+-- rows: pairs record_key
 -- gives: n
 WITH done AS (
-    DELETE FROM semel.inbox AS t
-    USING :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.inbox WHERE {this_row} OFFSET 0) AS i
+    DELETE FROM semel.record AS t
+    USING :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.record WHERE {this_row} OFFSET 0) AS i
     WHERE t.ctid = i.ctid AND b.remove
-    AND t.status = b.was
-    RETURNING b.n, t.source, t.message_id, b.release),
+    AND coalesce(t.status, 'completed') = b.was
+    RETURNING b.n, b.source, b.message_id, b.release),
 {released}
 SELECT n FROM done
 
@@ -148,15 +151,15 @@ FROM :rows AS b WHERE o.consumer = :consumer AND o.order_key = b.order_key
 
 -- fragment: woken(first)
 -- Whoever has the row without its key (a copy under another key) is not waited for: a sweep wakes it later.
-UPDATE semel.inbox AS u SET due_at = :now, error_class = 'blocked', updated_at = {bump(u)}
+UPDATE semel.record AS u SET due_at = :now, error_class = 'blocked', updated_at = {bump(u)}
 WHERE u.ctid = ANY (ARRAY(
     SELECT t.ctid FROM :rows AS b
     CROSS JOIN LATERAL (
-        SELECT i.source, i.message_id FROM semel.inbox AS i
-        WHERE i.consumer = :consumer AND i.order_key = b.order_key AND {in_order(i)} AND b.wake AND {first}
+        SELECT i.stream, i.key FROM semel.inbox AS i
+        WHERE i.open_for = :consumer AND i.order_key = b.order_key AND {in_order(i)} AND b.wake AND {first}
         LIMIT 1) AS h
     CROSS JOIN LATERAL (
-        SELECT ctid FROM semel.inbox WHERE consumer = :consumer AND source = h.source AND message_id = h.message_id
+        SELECT ctid FROM semel.record WHERE key = h.key AND stream = h.stream
         AND status IS NOT DISTINCT FROM 'waiting' FOR UPDATE SKIP LOCKED) AS t))
 
 -- name: settle_wake

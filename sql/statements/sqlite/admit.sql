@@ -8,6 +8,9 @@
 -- gives: arrival
 UPDATE main.semel_counter SET value = value + :count WHERE name = 'arrival' RETURNING value - :count AS arrival
 
+-- name: stream_put
+-- none: the table has consumer and source in words
+
 -- name: inbox_insert
 -- Only the key may clash: an arrival or a token that is there already is damage, and an error.
 -- gives: applied

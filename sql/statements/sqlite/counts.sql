@@ -32,7 +32,3 @@ GROUP BY status
 -- gives: count, oldest_at
 SELECT count(*) AS count, min(created_at) AS oldest_at
 FROM (SELECT created_at FROM main.semel_outbox WHERE seq > 0 ORDER BY seq LIMIT :cap)
-
--- name: count_aside
--- gives: count
-SELECT count(*) AS count FROM (SELECT 1 FROM main.semel_outbox_aside LIMIT :cap)

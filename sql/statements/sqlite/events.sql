@@ -7,28 +7,33 @@ event_status, seq, shard, event_id, aggregatetype, aggregateid, type, headers, d
 bytes, payload, attempts, due_at, error_text, alone, relay_token, updated_at, sent_at, held
 
 -- fragment: shown
-seq, id, aggregatetype, aggregateid, type, headers, destination, created_at, traceparent, payload
+id, aggregatetype, aggregateid, type, headers, destination, created_at, traceparent, payload
 
 -- fragment: all_shown
 -- What is read of them, with whether an earlier event of the aggregate stands aside.
-e.event_status AS event_status, e.seq AS seq, 0 AS shard, e.id AS event_id, e.aggregatetype AS aggregatetype,
+e.event_status AS event_status, e.seq AS seq, e.shard AS shard, e.id AS event_id, e.aggregatetype AS aggregatetype,
 e.aggregateid AS aggregateid, e.type AS type, e.headers AS headers, e.destination AS destination,
 e.created_at AS created_at, e.traceparent AS traceparent, length(e.payload) AS bytes,
 CASE WHEN :with_payload THEN e.payload END AS payload, e.attempts AS attempts, e.due_at AS due_at,
 e.error_text AS error_text, e.alone AS alone, e.relay AS relay_token, e.updated_at AS updated_at, e.sent_at AS sent_at,
 e.event_status <> 'published' AND EXISTS (
     SELECT 1 FROM main.semel_outbox_aside AS f
-    WHERE f.aggregatetype = e.aggregatetype AND f.aggregateid = e.aggregateid AND f.seq < e.seq) AS held
+    WHERE f.aggregatetype = e.aggregatetype AND f.aggregateid = e.aggregateid AND f.seq < e.seq
+    AND f.shard = e.shard) AS held
 
 -- fragment: as_created
-'created' AS event_status, {shown}, 0 AS attempts, NULL AS due_at, NULL AS error_text, 0 AS alone, NULL AS relay,
-NULL AS updated_at, NULL AS sent_at
+'created' AS event_status, seq, 0 AS shard, {shown}, 0 AS attempts, NULL AS due_at, NULL AS error_text, 0 AS alone,
+NULL AS relay, NULL AS updated_at, NULL AS sent_at
 
 -- fragment: as_aside
-status, {shown}, attempts, due_at, error_text, alone, relay, updated_at, NULL
+status, seq, shard, {shown}, attempts, due_at, error_text, alone, relay, updated_at, NULL
 
 -- fragment: as_sent
-'published', {shown}, 0, NULL, NULL, 0, NULL, NULL, sent_at
+'published', seq, 0, {shown}, 0, NULL, NULL, 0, NULL, NULL, sent_at
+
+-- fragment: these
+-- Of one outbox, or of all.
+shard BETWEEN :first_shard AND :last_shard
 
 -- fragment: chosen
 AND seq > :after_seq AND (:aggregatetype IS NULL OR aggregatetype = :aggregatetype)
@@ -62,14 +67,14 @@ LIMIT 1
 -- The first event of its aggregate that stands aside.
 -- gives: event_id, event_status
 SELECT id AS event_id, status AS event_status FROM main.semel_outbox_aside
-WHERE aggregatetype = :aggregatetype AND aggregateid = :aggregateid ORDER BY seq LIMIT 1
+WHERE aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND shard = :shard ORDER BY seq LIMIT 1
 
 -- name: event_behind
 -- Those of its aggregate that stand aside behind it.
 -- gives: count
 SELECT count(*) AS count FROM (
     SELECT 1 FROM main.semel_outbox_aside
-    WHERE aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq > :seq LIMIT :cap)
+    WHERE aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND shard = :shard AND seq > :seq LIMIT :cap)
 
 -- name: event_owner
 -- gives: relay_owner, lease_until
@@ -92,7 +97,8 @@ UPDATE main.semel_outbox_aside AS a
 SET status = 'waiting', attempts = 0, updated_at = :now, relay = NULL,
     due_at = CASE WHEN EXISTS (
         SELECT 1 FROM main.semel_outbox_aside AS f
-        WHERE f.aggregatetype = a.aggregatetype AND f.aggregateid = a.aggregateid AND f.seq < a.seq) THEN NULL
+        WHERE f.aggregatetype = a.aggregatetype AND f.aggregateid = a.aggregateid AND f.seq < a.seq
+        AND f.shard = a.shard) THEN NULL
     ELSE :now END
 WHERE a.id = :event_id AND (a.status = 'waiting' OR a.status = 'failed' OR a.status = 'dead')
 RETURNING id AS event_id
@@ -112,20 +118,20 @@ DELETE FROM main.semel_outbox WHERE id = :event_id RETURNING id AS event_id
 -- The first event of the aggregate is due, if it waits for nothing else.
 UPDATE main.semel_outbox_aside SET due_at = :now, updated_at = :now
 WHERE seq = (SELECT min(x.seq) FROM main.semel_outbox_aside AS x
-             WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid)
+             WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid AND x.shard = :shard)
 AND status = 'waiting' AND due_at IS NULL
 
 -- name: event_counts
 -- Of those that stand aside, by status, each up to a cap.
 -- gives: event_status, count, oldest_at
 SELECT status AS event_status, count(*) AS count, min(created_at) AS oldest_at
-FROM (SELECT status, created_at FROM main.semel_outbox_aside LIMIT :cap) GROUP BY status
+FROM (SELECT status, created_at FROM main.semel_outbox_aside WHERE {these} LIMIT :cap) GROUP BY status
 
 -- name: event_longest
 -- The aggregate with the most events aside, among the first that are looked at.
 -- gives: aggregatetype, aggregateid, count
 SELECT aggregatetype, aggregateid, count(*) AS count
-FROM (SELECT aggregatetype, aggregateid FROM main.semel_outbox_aside LIMIT :cap)
+FROM (SELECT aggregatetype, aggregateid FROM main.semel_outbox_aside WHERE {these} LIMIT :cap)
 GROUP BY aggregatetype, aggregateid ORDER BY 3 DESC, 1, 2 LIMIT 1
 
 -- name: event_down
@@ -133,8 +139,15 @@ GROUP BY aggregatetype, aggregateid ORDER BY 3 DESC, 1, 2 LIMIT 1
 -- gives: destination, error_text, count
 SELECT destination, error_text, count(*) AS count
 FROM (SELECT destination, error_text FROM main.semel_outbox_aside
-      WHERE due_at IS NOT NULL AND error_text IS NOT NULL AND +status = 'waiting' LIMIT :cap)
+      WHERE due_at IS NOT NULL AND error_text IS NOT NULL AND +status = 'waiting' AND {these} LIMIT :cap)
 GROUP BY destination, error_text ORDER BY 3 DESC LIMIT :limit
+
+-- name: relay_down
+-- A relay that is alive and cannot publish somewhere.
+-- gives: relay_owner, error_text
+SELECT owner AS relay_owner, down AS error_text FROM main.semel_relay
+WHERE down IS NOT NULL AND lease_until > :now AND first_shard BETWEEN :first_shard AND :last_shard
+ORDER BY token LIMIT :limit
 
 -- name: event_holder
 -- none: a writer has the lock until it ends, and nobody draws a number beside it

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 --
--- The relay: its lease and its one shard, the events that it reads, and what becomes of them. core/relay.h has the
+-- The relay: its lease and its shard, the events that it reads, and what becomes of them. core/relay.h has the
 -- rules. The write lock is held since begin: nothing else is locked.
 
 -- fragment: event_names
@@ -22,7 +22,7 @@ id, aggregatetype, aggregateid, type, payload, seq, headers, destination, create
 
 -- name: shard_make
 -- Somebody may have emptied the table.
-INSERT OR IGNORE INTO main.semel_outbox_shard (shard) VALUES (0)
+INSERT OR IGNORE INTO main.semel_outbox_shard (shard) VALUES (:first_shard)
 
 -- name: relay_mutex
 -- none: begin has the write lock
@@ -31,23 +31,25 @@ INSERT OR IGNORE INTO main.semel_outbox_shard (shard) VALUES (0)
 DELETE FROM main.semel_relay WHERE lease_until < :now
 
 -- name: relay_join
-INSERT INTO main.semel_relay (token, owner, destinations, started_at, lease_until)
-VALUES (:relay_token, :relay_owner, :destinations, :now, :lease_until)
+INSERT INTO main.semel_relay (token, owner, destinations, started_at, lease_until, first_shard)
+VALUES (:relay_token, :relay_owner, :destinations, :now, :lease_until, :first_shard)
 
 -- name: relay_renew
 -- gives: changes
-UPDATE main.semel_relay SET lease_until = :lease_until WHERE token = :relay_token
+UPDATE main.semel_relay SET lease_until = :lease_until, down = :error_text WHERE token = :relay_token
 
 -- name: relay_leave
 DELETE FROM main.semel_relay WHERE token = :relay_token
 
 -- name: relay_list
 -- gives: relay_token, relay_owner, destinations
-SELECT token AS relay_token, owner AS relay_owner, destinations FROM main.semel_relay ORDER BY token LIMIT :limit
+SELECT token AS relay_token, owner AS relay_owner, destinations FROM main.semel_relay
+WHERE first_shard = :first_shard ORDER BY token LIMIT :limit
 
 -- name: shard_list
 -- gives: shard, relay_token, losses
-SELECT shard, relay AS relay_token, losses FROM main.semel_outbox_shard ORDER BY shard
+SELECT shard, relay AS relay_token, losses FROM main.semel_outbox_shard
+WHERE shard BETWEEN :first_shard AND :last_shard ORDER BY shard
 
 -- name: shard_set
 -- gives: applied
@@ -74,11 +76,16 @@ SELECT shard, relay AS relay_token FROM main.semel_outbox_shard WHERE shard = :s
 -- gives: {event_names}, held
 SELECT {event(w)}, EXISTS (
         SELECT 1 FROM main.semel_outbox_aside AS a
-        WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq) AS held
+        WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq
+        AND a.shard = 0) AS held
 FROM (SELECT x.*, sum(x.size) OVER (ORDER BY x.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
-      FROM (SELECT *, {size} AS size FROM main.semel_outbox WHERE seq > :after_seq ORDER BY seq LIMIT :limit) AS x) AS w
+      FROM (SELECT *, {size} AS size FROM main.semel_outbox WHERE seq > :after_seq ORDER BY seq
+            LIMIT min(:limit, :most)) AS x) AS w
 JOIN main.semel_outbox AS o ON o.seq = w.seq
 WHERE coalesce(w.above, 0) < :bytes ORDER BY w.seq
+
+-- name: outbox_read_small
+-- none: outbox_read costs as much
 
 -- name: aside_read
 -- The first of their aggregates that are due, as many as fit. The window has no order: so nothing is sorted.
@@ -86,14 +93,18 @@ WHERE coalesce(w.above, 0) < :bytes ORDER BY w.seq
 SELECT {event(w)}, w.attempts AS attempts, w.alone AS alone
 FROM (SELECT x.*, sum(x.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
       FROM (SELECT *, {size} AS size FROM main.semel_outbox_aside AS z
-            WHERE due_at <= :now AND (status = 'waiting' OR status = 'failed') AND NOT EXISTS (
+            WHERE due_at <= :now AND (status = 'waiting' OR status = 'failed') AND shard = 0 AND NOT EXISTS (
                 SELECT 1 FROM main.semel_outbox_aside AS y
-                WHERE y.aggregatetype = z.aggregatetype AND y.aggregateid = z.aggregateid AND y.seq < z.seq)
+                WHERE y.aggregatetype = z.aggregatetype AND y.aggregateid = z.aggregateid AND y.seq < z.seq
+                AND y.shard = z.shard)
             ORDER BY due_at, seq LIMIT :limit) AS x) AS w
 JOIN main.semel_outbox_aside AS o ON o.seq = w.seq
 WHERE coalesce(w.above, 0) < :bytes
 
 -- ---- what becomes of events ---------------------------------------------------------------------------------------
+
+-- name: relay_by_key
+-- none: rows are always found by their keys
 
 -- name: outbox_delete
 DELETE FROM main.semel_outbox WHERE seq = :seq
@@ -140,7 +151,7 @@ UPDATE main.semel_outbox_aside SET due_at = :due_at WHERE seq = :seq AND (status
 -- The first event of the aggregate is due, if it waits for nothing else.
 UPDATE main.semel_outbox_aside SET due_at = :now, updated_at = :now
 WHERE seq = (SELECT min(x.seq) FROM main.semel_outbox_aside AS x
-             WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid)
+             WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid AND x.shard = :shard)
 AND status = 'waiting' AND due_at IS NULL
 
 -- name: aside_recover

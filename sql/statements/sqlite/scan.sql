@@ -89,6 +89,7 @@ WITH RECURSIVE k (k, n) AS (
 SELECT {columns} FROM main.semel_inbox AS i WHERE arrival IN (
     SELECT (SELECT arrival FROM main.semel_inbox WHERE consumer = :consumer AND order_key = k.k AND {in_order}
             ORDER BY {order} LIMIT 1) FROM k)
+ORDER BY i.order_key
 
 -- name: scan_still_keys
 -- gives: {row}

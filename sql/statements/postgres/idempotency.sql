@@ -1,0 +1,115 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Idempotency keys. Nothing here waits for another transaction, but for the row of an own token: whoever inserts a key
+-- holds the lock of its name, as the functions of sql/postgres/020_idempotency.sql do, and a row that somebody else is
+-- changing is left alone.
+
+-- fragment: idempotency_row
+i.scope, i.key, i.status, i.token, i.fingerprint, i.created_at, i.updated_at, i.lease_until, i.lease_owner, i.answer_us,
+i.keep_us, i.cause, i.code, i.headers, i.body, i.completed_at, i.answer_until, i.key_until, i.origin, i.rule,
+i.traceparent
+
+-- fragment: idempotency_names
+scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lease_owner, answer_us, keep_us, cause,
+code, headers, body, completed_at, answer_until, key_until, origin, rule, traceparent
+
+-- name: idempotency_put
+-- Only what has no row that can be seen: an insert would wait for a transaction that changes the row.
+INSERT INTO semel.idempotency (scope, key, status, token, fingerprint, created_at, updated_at, lease_until,
+                               lease_owner, answer_us, keep_us, origin, rule, traceparent)
+SELECT b.scope, b.key, 'processing', b.token, b.fingerprint, :now, :now, b.lease_until, :lease_owner, b.answer_us,
+       b.keep_us, b.origin, b.rule, b.traceparent
+FROM :rows AS b
+WHERE NOT EXISTS (SELECT FROM semel.idempotency AS i WHERE i.scope = b.scope AND i.key = b.key)
+  AND pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(
+          b.key COLLATE "C", pg_catalog.hashtextextended(b.scope COLLATE "C", 1936026993)))
+ORDER BY b.n
+ON CONFLICT (scope, key) DO NOTHING
+
+-- name: idempotency_find
+-- gives: n, {idempotency_names}
+SELECT b.n, {idempotency_row} FROM :rows AS b JOIN semel.idempotency AS i ON i.scope = b.scope AND i.key = b.key
+
+-- name: idempotency_retake
+-- gives: n
+WITH l AS (
+    SELECT i.ctid AS place, b.n, b.token, b.fingerprint, b.lease_until, b.answer_us, b.keep_us, b.origin, b.rule,
+           b.traceparent
+    FROM :rows AS b JOIN semel.idempotency AS i ON i.scope = b.scope AND i.key = b.key
+    WHERE i.token = b.lease_token AND i.status = b.was AND i.lease_until IS NOT DISTINCT FROM b.before
+    FOR UPDATE OF i SKIP LOCKED)
+UPDATE semel.idempotency AS i
+SET status = 'processing', token = l.token, fingerprint = l.fingerprint, created_at = :now, updated_at = :now,
+    lease_until = l.lease_until, lease_owner = :lease_owner, answer_us = l.answer_us, keep_us = l.keep_us, cause = NULL,
+    code = NULL, headers = NULL, body = NULL, completed_at = NULL, answer_until = NULL, key_until = NULL,
+    origin = l.origin, rule = l.rule, traceparent = l.traceparent
+FROM l WHERE i.ctid = l.place
+RETURNING l.n
+
+-- name: idempotency_held
+-- gives: {idempotency_names}
+SELECT {idempotency_row} FROM semel.idempotency AS i WHERE i.token = :token AND i.status IN ('processing', 'unknown')
+
+-- name: idempotency_finish
+-- gives: n
+UPDATE semel.idempotency AS i
+SET status = 'completed', updated_at = greatest(i.updated_at, :now), lease_until = NULL, lease_owner = NULL,
+    cause = NULL, code = b.code::integer, headers = b.headers, body = b.body, completed_at = :now,
+    answer_until = :now + i.answer_us * interval '1 microsecond',
+    key_until = :now + i.keep_us * interval '1 microsecond'
+FROM :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
+RETURNING b.n
+
+-- name: idempotency_release
+-- gives: n
+DELETE FROM semel.idempotency AS i USING :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
+RETURNING b.n
+
+-- name: idempotency_unknown
+-- gives: n
+UPDATE semel.idempotency AS i
+SET status = 'unknown', updated_at = greatest(i.updated_at, :now), lease_until = NULL, lease_owner = NULL,
+    cause = coalesce(i.cause, b.cause, 'unknown')
+FROM :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
+RETURNING b.n
+
+-- name: idempotency_renew
+-- gives: n
+UPDATE semel.idempotency AS i SET lease_until = b.lease_until
+FROM :rows AS b WHERE i.token = b.token AND i.status = 'processing' AND i.lease_until IS NOT NULL
+RETURNING b.n
+
+-- name: idempotency_renew_all
+-- gives: changes
+UPDATE semel.idempotency SET lease_until = :lease_until
+WHERE lease_owner = :lease_owner AND status = 'processing' AND lease_until IS NOT NULL
+
+-- fragment: expired(which)
+-- The effect that it was claimed under stands in its token; 1 is atomic.
+ANY (ARRAY(SELECT ctid FROM semel.idempotency
+           WHERE status = 'processing' AND lease_until < :now AND (token >> 10 & 3) {which}
+           ORDER BY lease_until LIMIT :limit FOR UPDATE SKIP LOCKED))
+
+-- name: idempotency_expire_atomic
+-- gives: changes
+DELETE FROM semel.idempotency WHERE ctid = {expired(= 1)}
+
+-- name: idempotency_expire
+-- gives: changes
+UPDATE semel.idempotency
+SET status = 'unknown', updated_at = greatest(updated_at, :now), lease_until = NULL, cause = 'lease_expired'
+WHERE ctid = {expired(<> 1)}
+
+-- name: idempotency_forget_body
+-- gives: changes
+UPDATE semel.idempotency SET body = NULL WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM semel.idempotency
+    WHERE body IS NOT NULL AND answer_until <= :now AND answer_until::timestamptz(0) <= :now::timestamptz(0)
+    ORDER BY answer_until::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))
+
+-- name: idempotency_forget_key
+-- gives: changes
+DELETE FROM semel.idempotency WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM semel.idempotency
+    WHERE status = 'completed' AND key_until <= :now AND key_until::timestamptz(0) <= :now::timestamptz(0)
+    ORDER BY key_until::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rows.c: what `semel inbox` and `semel outbox` share: filters, the next page, tables of rows, the fields of one row,
+ * payloads.
+ *
+ * Invariants: nothing of a row reaches a terminal as it is, but a payload that was asked for, and then only text. What
+ * is cut is said to be cut.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "ops/ops.h"
+
+#define SHOWN_MAX 2000 /* bytes of a value for people */
+#define COLUMNS_MAX 16
+
+/* ---- filters ------------------------------------------------------------------------------------- */
+
+static bool add_all(const struct cli_args *args, const char *const *names, struct semel_option *options, size_t *n)
+{
+    const char *given;
+    for (; *names != NULL; names++)
+        for (size_t i = 0; (given = cli_values(args, *names, i)) != NULL; i++) {
+            if (*n == CLI_FILTER_MAX)
+                return false;
+            options[(*n)++] = (struct semel_option){semel__str(*names), semel__str(given)};
+        }
+    return true;
+}
+
+int cli_filter_read(const struct cli_args *args, const struct cli_filter *filter, bool pages, struct semel_option *ret,
+                    size_t *ret_n)
+{
+    static const char *const paging[] = {"limit", "after", NULL};
+    size_t n = 0;
+    bool ok = add_all(args, filter->whose, ret, &n) && add_all(args, filter->texts, ret, &n) &&
+              (!pages || add_all(args, paging, ret, &n));
+    for (const char *const *flag = filter->flags; ok && *flag != NULL; flag++)
+        if (cli_flag(args, *flag)) {
+            ok = n < CLI_FILTER_MAX;
+            if (ok)
+                ret[n++] = (struct semel_option){semel__str(*flag), SEMEL_STR("true")};
+        }
+    *ret_n = n;
+    return ok ? CLI_OK : cli_fail(CLI_USAGE, "--status is given too often: several may be named with commas between");
+}
+
+const char *cli_filter_given(const struct cli_args *args, const struct cli_filter *filter)
+{
+    for (const char *const *flag = filter->flags; *flag != NULL; flag++)
+        if (cli_flag(args, *flag))
+            return *flag;
+    for (const char *const *name = filter->texts; *name != NULL; name++)
+        if (cli_value(args, *name) != NULL)
+            return *name;
+    return NULL;
+}
+
+static void put_all(struct semel_buf *buf, const struct cli_args *args, const char *const *names)
+{
+    const char *given;
+    for (; *names != NULL; names++)
+        for (size_t i = 0; (given = cli_values(args, *names, i)) != NULL; i++) {
+            semel__buf_addf(buf, " --%s=", *names);
+            semel__put_word(buf, semel__str(given));
+        }
+}
+
+/* As they would be given again. */
+static void put_filter(struct semel_buf *buf, const struct cli_args *args, const struct cli_filter *filter)
+{
+    put_all(buf, args, filter->whose);
+    for (const char *const *flag = filter->flags; *flag != NULL; flag++)
+        if (cli_flag(args, *flag))
+            semel__buf_addf(buf, " --%s", *flag);
+    put_all(buf, args, filter->texts);
+    if (cli_value(args, "store") != NULL) {
+        semel__buf_addz(buf, " --store=");
+        semel__put_word(buf, semel__str(cli_store_shown(cli_value(args, "store"))));
+    }
+}
+
+void cli_filter_next(const struct cli_args *args, const struct cli_filter *filter, const char *command, size_t limit,
+                     int64_t after)
+{
+    struct semel_buf buf;
+    semel__buf_init(&buf, SEMEL_EXPLAIN_MAX);
+    semel__buf_addf(&buf, "semel %s", command);
+    put_filter(&buf, args, filter);
+    if (limit != SEMEL_LIST_LIMIT)
+        semel__buf_addf(&buf, " --limit %zu", limit);
+    semel__buf_addf(&buf, " --after %lld", (long long)after);
+    fflush(stdout);
+    if (!buf.failed)
+        fprintf(stderr, "there are more: %.*s\n", (int)buf.n, buf.p);
+    semel__buf_done(&buf);
+}
+
+/* ---- a table of them ----------------------------------------------------------------------------- */
+
+/* Is there anything in this column? */
+static bool says_something(const struct cli_rows *rows, size_t column)
+{
+    bool any = false;
+    for (size_t i = 0; i < rows->n && !any; i++) {
+        int64_t number = SEMEL_NONE;
+        struct semel_str text = rows->cell(column, rows->ctx, i, &number);
+        any = rows->columns[column].type == CLI_TEXT ? text.n > 0 : number != SEMEL_NONE;
+    }
+    return any;
+}
+
+int cli_rows_print(const struct cli *cli, const struct cli_rows *rows)
+{
+    struct cli_column chosen[COLUMNS_MAX];
+    size_t which[COLUMNS_MAX], k = 0;
+    for (size_t c = 0; c < rows->n_columns && k < COLUMNS_MAX; c++)
+        if (says_something(rows, c)) {
+            chosen[k] = rows->columns[c];
+            which[k++] = c;
+        }
+    struct cli_table *table = cli_table_new(cli, chosen, k);
+    for (size_t i = 0; i < rows->n && table != NULL; i++)
+        for (size_t c = 0; c < k; c++) {
+            int64_t number = SEMEL_NONE;
+            struct semel_str text = rows->cell(which[c], rows->ctx, i, &number);
+            if (chosen[c].type == CLI_TEXT)
+                cli_table_text(table, text);
+            else
+                cli_table_number(table, number);
+        }
+    return cli_table_print(table);
+}
+
+/* ---- one of them --------------------------------------------------------------------------------- */
+
+void cli_field(const struct cli *cli, const char *name, struct semel_str value)
+{
+    char text[SHOWN_MAX + 1];
+    if (!semel__str_given(value))
+        return;
+    semel__str_show(text, sizeof text, value);
+    cli_say(cli, "%-14s%s%s", name, text, value.n > SHOWN_MAX ? " ..." : "");
+}
+
+void cli_field_when(const struct cli *cli, const char *name, int64_t us, int64_t now_us)
+{
+    struct semel_buf buf;
+    if (us == SEMEL_NONE)
+        return;
+    semel__buf_init(&buf, 200);
+    semel__put_when(&buf, us, now_us);
+    cli_field(cli, name, semel__buf_str(&buf));
+    semel__buf_done(&buf);
+}
+
+void cli_field_payload(const struct cli *cli, struct semel_str payload)
+{
+    if (semel__utf8_valid(payload))
+        cli_field(cli, "payload", payload);
+    else
+        cli_say(cli, "%-14s%zu bytes that are not text; --payload writes them", "payload", payload.n);
+}
+
+void cli_act_show(const struct semel_act_line *act, char out[CLI_ACT_MAX])
+{
+    char at[40], who[SEMEL_ID_MAX + 1], why[SEMEL_ERROR_TEXT_MAX + 1], what[64];
+    cli_time(act->at_us, at, sizeof at);
+    semel__str_show(who, sizeof who, act->who);
+    semel__str_show(what, sizeof what, act->what);
+    semel__str_show(why, sizeof why, act->reason);
+    snprintf(out, CLI_ACT_MAX, "%s  %s  %s: %s", at, who, what, why);
+}
+
+void cli_say_lines(const struct cli *cli, const struct semel_buf *buf)
+{
+    struct semel_str text = semel__buf_str(buf);
+    while (text.n > 0) {
+        const char *end = memchr(text.p, '\n', text.n);
+        size_t n = end != NULL ? (size_t)(end - text.p) : text.n;
+        cli_say(cli, "%.*s", (int)n, text.p);
+        n += end != NULL;
+        text.p += n;
+        text.n -= n;
+    }
+}
+
+int cli_payload_print(struct semel_str payload)
+{
+    if (isatty(STDOUT_FILENO) == 1) {
+        struct semel_str rest = payload;
+        while (rest.n > 0) {
+            uint32_t c = 0;
+            size_t n = semel__utf8_next(rest, &c);
+            if (n == 0 || (c != '\n' && c != '\t' && !semel__utf8_shown(c)))
+                return cli_fail(CLI_REFUSED, "the payload has control characters or is not text: send it to a file");
+            rest.p += n;
+            rest.n -= n;
+        }
+    }
+    if (payload.n > 0)
+        fwrite(payload.p, 1, payload.n, stdout);
+    return CLI_OK;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * records_idempotency.c: idempotency keys. The rules are core's (keys.h); the statements keep what must hold in a race.
+ *
+ * Invariants: a claim inserts first and reads in the same trip; it takes a row over only as it was judged. An end names
+ * the token, so that it changes the row of that claim or none. A replay writes nothing.
+ */
+#include <assert.h>
+
+#include "core/keys.h"
+#include "store/records.h"
+
+struct args {
+    struct semel_str lease_owner;
+    int64_t now_us, lease_until_us, limit, token;
+};
+
+static const struct sql_field args_fields[] = {
+    SQL_FIELD(struct args, lease_owner, lease_owner),
+    SQL_FIELD(struct args, now_us, now),
+    SQL_FIELD(struct args, lease_until_us, lease_until),
+    SQL_FIELD(struct args, limit, limit),
+    SQL_FIELD(struct args, token, token),
+};
+
+#define ROW struct semel_idempotency
+static const struct sql_field row_fields[] = {
+    SQL_MUST(ROW, scope, scope, 1, SEMEL_ID_MAX),
+    SQL_MUST(ROW, key, key, 1, SEMEL_ID_MAX),
+    SQL_MUST(ROW, status, status, 0, 0),
+    SQL_MUST(ROW, token, token, 1, INT64_MAX),
+    SQL_MAYBE(ROW, fp, fingerprint, 0, 0),
+    SQL_MUST(ROW, created_us, created_at, 0, 0),
+    SQL_MUST(ROW, updated_us, updated_at, 0, 0),
+    SQL_MAYBE(ROW, lease_until_us, lease_until, 0, 0),
+    SQL_SHOWN(ROW, lease_owner, lease_owner, 512),
+    SQL_MUST(ROW, answer_us, answer_us, 0, INT64_MAX),
+    SQL_MUST(ROW, keep_us, keep_us, 0, INT64_MAX),
+    SQL_SHOWN(ROW, cause, cause, 1024),
+    SQL_MAYBE(ROW, code, code, 100, 999),
+    SQL_MAYBE(ROW, headers, headers, 0, 8 * SEMEL_ANSWER_HEADERS_MAX),
+    SQL_MAYBE(ROW, body, body, 0, SEMEL_ANSWER_BODY_MAX),
+    SQL_MAYBE(ROW, completed_us, completed_at, 0, 0),
+    SQL_MAYBE(ROW, answer_until_us, answer_until, 0, 0),
+    SQL_MAYBE(ROW, key_until_us, key_until, 0, 0),
+    SQL_SHOWN(ROW, origin, origin, 1024),
+    SQL_SHOWN(ROW, rule, rule, 1024),
+    SQL_SHOWN(ROW, traceparent, traceparent, 1024),
+};
+
+#define CLAIM struct semel_key_claim
+static const struct sql_field claim_fields[] = {
+    SQL_FIELD(CLAIM, want.scope, scope),
+    SQL_FIELD(CLAIM, want.key, key),
+    SQL_FIELD(CLAIM, token, token),
+    SQL_FIELD(CLAIM, want.fp, fingerprint),
+    SQL_FIELD(CLAIM, want.lease_until_us, lease_until),
+    SQL_FIELD(CLAIM, want.answer_us, answer_us),
+    SQL_FIELD(CLAIM, want.keep_us, keep_us),
+    SQL_FIELD(CLAIM, want.origin, origin),
+    SQL_FIELD(CLAIM, want.rule, rule),
+    SQL_FIELD(CLAIM, want.traceparent, traceparent),
+    SQL_FIELD(CLAIM, row.token, lease_token), /* as it was found, from here on */
+    SQL_FIELD(CLAIM, row.status, was),
+    SQL_FIELD(CLAIM, row.lease_until_us, before),
+};
+
+static const struct sql_field ending_fields[] = {
+    SQL_FIELD(struct semel_key_ending, token, token), SQL_FIELD(struct semel_key_ending, cause, cause),
+    SQL_FIELD(struct semel_key_ending, code, code),   SQL_FIELD(struct semel_key_ending, headers, headers),
+    SQL_FIELD(struct semel_key_ending, body, body),
+};
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+struct reading {
+    struct semel_arena *arena;
+    struct semel_idempotency *row; /* of the first item */
+    size_t size;                   /* from there to that of the next one */
+};
+
+/* Into the item; a status that no key has is damage. */
+static semel_status read_row(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    const struct reading *r = ctx;
+    struct semel_idempotency *into = (void *)((char *)r->row + item * r->size);
+    semel_status status = semel__db_fill(row, SQL_FIELDS(row_fields), r->arena, into, err);
+    if (status != SEMEL_OK)
+        return status;
+    bool completed = into->status == SEMEL_STATE_COMPLETED;
+    if ((!completed && into->status != SEMEL_STATE_PROCESSING && into->status != SEMEL_STATE_UNKNOWN) ||
+        (completed && (into->code == SEMEL_NONE || into->key_until_us == SEMEL_NONE)))
+        return semel__db_damage(row, "a key's status is none that it can have", err);
+    return SEMEL_OK;
+}
+
+static semel_status key_read(struct semel_store *store, struct semel_str scope, struct semel_str key,
+                             struct semel_arena *arena, struct semel_idempotency *ret, struct semel_error *err)
+{
+    struct semel_key_claim claim = {.want = {.scope = scope, .key = key}};
+    struct reading reading = {arena, ret, 0};
+    *ret = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+    return semel__db_do(semel__db_of(store), "reading a key", SQL_idempotency_find, NULL,
+                        SQL_EACH(claim_fields, &claim, 1), read_row, &reading, err);
+}
+
+static semel_status key_held(struct semel_store *store, int64_t token, struct semel_arena *arena,
+                             struct semel_idempotency *ret, struct semel_error *err)
+{
+    struct args args = {.token = token};
+    struct reading reading = {arena, ret, 0};
+    *ret = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+    return semel__db_do(semel__db_of(store), "reading a key by its token", SQL_idempotency_held,
+                        SQL_ONE(args_fields, &args), NULL, read_row, &reading, err);
+}
+
+/* ---- claims -------------------------------------------------------------------------------------- */
+
+/* What the claim has made of its row. */
+static void taken(struct semel_key_claim *claim, struct semel_str owner, int64_t now_us)
+{
+    claim->row = claim->want;
+    claim->row.status = SEMEL_STATE_PROCESSING;
+    claim->row.token = claim->token;
+    claim->row.lease_owner = owner;
+    claim->row.created_us = claim->row.updated_us = now_us;
+    claim->row.code = claim->row.completed_us = claim->row.answer_until_us = claim->row.key_until_us = SEMEL_NONE;
+}
+
+static void busy(struct semel_key_claim *claim)
+{
+    claim->act = SEMEL_KEY_BUSY;
+    claim->why = SEMEL_STR("running");
+}
+
+/* Rows that may run again, as they were judged: `again` are those claims. */
+static semel_status retake(struct sql *db, struct semel_key_claim **again, size_t n, const struct args *args,
+                           struct semel_error *err)
+{
+    struct semel_key_claim *list[SEMEL_KEYS_MAX];
+    bool done[SEMEL_KEYS_MAX] = {false};
+    struct sql_noted noted = {done, sizeof(done[0]), 0, true};
+    memcpy(list, again, n * sizeof(list[0]));
+    semel_status status = semel__db_do(db, "taking keys over", SQL_idempotency_retake, SQL_ONE(args_fields, args),
+                                       SQL_EACH_OF(claim_fields, list, n), semel__db_read_noted, &noted, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        if (done[i])
+            taken(again[i], args->lease_owner, args->now_us);
+        else
+            busy(again[i]);
+    }
+    return status;
+}
+
+static semel_status key_claim(struct semel_store *store, struct semel_key_claim *claims, size_t n,
+                              struct semel_str owner, struct semel_tokens *tokens, struct semel_random *rng,
+                              int64_t now_us, struct semel_arena *arena, struct semel_error *err)
+{
+    struct sql *db = semel__db_of(store);
+    struct args args = {.lease_owner = owner, .now_us = now_us};
+    struct semel_key_claim *again[SEMEL_KEYS_MAX];
+    struct reading reading = {arena, &claims[0].row, sizeof(claims[0])};
+    size_t n_again = 0;
+    assert(store->in_tx && n >= 1 && n <= SEMEL_KEYS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        claims[i].token = semel__token_new(tokens, rng, claims[i].effect, now_us, SEMEL_NONE);
+        claims[i].row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+    }
+    semel__db_start(db, "claiming keys");
+    semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args), SQL_EACH(claim_fields, claims, n), NULL, NULL);
+    semel__db_run(db, SQL_idempotency_find, NULL, SQL_EACH(claim_fields, claims, n), read_row, &reading);
+    semel_status status = semel__db_flush(db, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        struct semel_key_claim *claim = &claims[i];
+        if (claim->row.status == SEMEL_STATE_ABSENT) {
+            busy(claim); /* another transaction has inserted it, or is about to */
+            continue;
+        }
+        if (claim->row.token == claim->token) {
+            claim->act = SEMEL_KEY_RUN;
+            claim->why = SEMEL_STR("new");
+            continue;
+        }
+        claim->act = semel__key_judge(&claim->row, &claim->want.fp, now_us, &claim->why);
+        if (claim->act != SEMEL_KEY_RUN)
+            continue;
+        claim->token = semel__token_new(tokens, rng, claim->effect, now_us, semel__token_us(claim->row.token));
+        again[n_again++] = claim;
+    }
+    return status == SEMEL_OK && n_again > 0 ? retake(db, again, n_again, &args, err) : status;
+}
+
+/* ---- ends and leases ----------------------------------------------------------------------------- */
+
+static semel_status key_end(struct semel_store *store, struct semel_key_ending *endings, size_t n, int64_t now_us,
+                            struct semel_error *err)
+{
+    static const enum sql_id ids[] = {[SEMEL_KEY_END_COMPLETED] = SQL_idempotency_finish,
+                                      [SEMEL_KEY_END_RELEASED] = SQL_idempotency_release,
+                                      [SEMEL_KEY_END_UNKNOWN] = SQL_idempotency_unknown};
+    struct sql *db = semel__db_of(store);
+    struct args args = {.now_us = now_us};
+    struct semel_key_ending *of[3][SEMEL_KEYS_MAX];
+    bool done[3][SEMEL_KEYS_MAX] = {{false}};
+    struct sql_noted noted[3];
+    size_t counts[3] = {0};
+    assert(store->in_tx && n <= SEMEL_KEYS_MAX);
+    for (size_t i = 0; i < n; i++)
+        of[endings[i].end][counts[endings[i].end]++] = &endings[i];
+    semel__db_start(db, "ending keys");
+    for (size_t e = 0; e < 3; e++) {
+        noted[e] = (struct sql_noted){done[e], sizeof(bool), 0, true};
+        if (counts[e] > 0)
+            semel__db_run(db, ids[e], SQL_ONE(args_fields, &args), SQL_EACH_OF(ending_fields, of[e], counts[e]),
+                          semel__db_read_noted, &noted[e]);
+    }
+    semel_status status = semel__db_flush(db, err);
+    for (size_t e = 0; e < 3; e++)
+        for (size_t i = 0; i < counts[e]; i++)
+            of[e][i]->applied = done[e][i];
+    return status;
+}
+
+static semel_status key_renew(struct semel_store *store, int64_t token, int64_t until_us, bool *ret_renewed,
+                              struct semel_error *err)
+{
+    struct args args = {.token = token, .lease_until_us = until_us};
+    struct sql_noted noted = {ret_renewed, sizeof(*ret_renewed), 0, true};
+    *ret_renewed = false;
+    return semel__db_do(semel__db_of(store), "renewing a key's lease", SQL_idempotency_renew, NULL,
+                        SQL_EACH(args_fields, &args, 1), semel__db_read_noted, &noted, err);
+}
+
+static semel_status count_changes(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    (void)item, (void)err;
+    *(int64_t *)ctx += row->changes;
+    return SEMEL_OK;
+}
+
+static semel_status key_renew_all(struct semel_store *store, struct semel_str owner, int64_t until_us, int64_t *ret_n,
+                                  struct semel_error *err)
+{
+    struct args args = {.lease_owner = owner, .lease_until_us = until_us};
+    *ret_n = 0;
+    return semel__db_do(semel__db_of(store), "renewing the leases of keys", SQL_idempotency_renew_all,
+                        SQL_ONE(args_fields, &args), NULL, count_changes, ret_n, err);
+}
+
+static semel_status key_keep(struct semel_store *store, int64_t now_us, int64_t max, int64_t *ret_n,
+                             struct semel_error *err)
+{
+    static const enum sql_id ids[] = {SQL_idempotency_expire_atomic, SQL_idempotency_expire,
+                                      SQL_idempotency_forget_body, SQL_idempotency_forget_key};
+    struct sql *db = semel__db_of(store);
+    struct args args = {.now_us = now_us, .limit = max};
+    *ret_n = 0;
+    assert(store->in_tx);
+    semel__db_start(db, "housekeeping of keys");
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++)
+        semel__db_run(db, ids[i], SQL_ONE(args_fields, &args), NULL, count_changes, ret_n);
+    return semel__db_flush(db, err);
+}
+
+const struct semel_key_ops semel__record_keys = {
+    .claim = key_claim,
+    .end = key_end,
+    .renew = key_renew,
+    .renew_all = key_renew_all,
+    .keep = key_keep,
+    .read = key_read,
+    .held = key_held,
+};

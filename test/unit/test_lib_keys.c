@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_lib_keys.c: idempotency keys by the C calls, on SQLite. The rules themselves are in spec/keys.txt.
+ */
+#include "unit/handle.h"
+
+#define NOTHING semel_str(NULL)
+#define PAIRS "[[\"a\",\"1\"],[\"a\",\"2\"]]"
+
+static struct semel_key_request request(const char *fingerprint)
+{
+    struct semel_key_request r;
+    semel_key_request_init(&r);
+    r.scope = semel_str("alice");
+    r.key = semel_str("key-00001");
+    r.fingerprint = semel_str(fingerprint);
+    return r;
+}
+
+static struct semel_key_verdict key_begin(struct handle *d, const char *fingerprint)
+{
+    struct semel_key_request r = request(fingerprint);
+    struct semel_key_verdict v;
+    assert_fine(d, semel_key_begin(d->s, &r, &v, &d->err));
+    return v;
+}
+
+static struct semel_key_verdict key_claim(struct handle *d, enum semel_key_effect effect)
+{
+    struct semel_key_request r = request("f");
+    struct semel_key_verdict v;
+    assert_fine(d, semel_key_claim(d->s, &r, effect, 60000, &v, &d->err));
+    return v;
+}
+
+static semel_status finish(struct handle *d, int64_t token)
+{
+    return semel_key_finish(d->s, token, 201, semel_str(PAIRS), semel_str("body"), &d->err);
+}
+
+/* A1 A3 A8 P101 */
+static void answer_is_committed_with_its_effect_and_replayed(void **state)
+{
+    struct handle *d = *state;
+    sql(d, "BEGIN");
+    struct semel_key_verdict v = key_begin(d, "f");
+    assert_int_equal(v.act, SEMEL_KEY_RUN);
+    effect(d, "a");
+    assert_int_equal(semel_pending(d->s), 1);
+    assert_fine(d, finish(d, v.token));
+    assert_int_equal(semel_pending(d->s), 0);
+    sql(d, "COMMIT");
+    sql(d, "BEGIN");
+    v = key_begin(d, "f");
+    assert_int_equal(v.act, SEMEL_KEY_REPLAY);
+    assert_int_equal(v.status, 201);
+    assert_str(v.headers, PAIRS);
+    assert_str(v.body, "body");
+    assert_int_equal(v.token, SEMEL_NONE);
+    assert_int_equal(key_begin(d, "g").act, SEMEL_KEY_MISMATCH);
+    sql(d, "COMMIT");
+    assert_int_equal(effects(d, NULL), 1);
+}
+
+/* A3 P38 */
+static void begin_without_its_end_cannot_commit(void **state)
+{
+    struct handle *d = *state;
+    sql(d, "BEGIN");
+    assert_int_equal(key_begin(d, "f").act, SEMEL_KEY_RUN);
+    effect(d, "a");
+    assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+    assert_int_equal(effects(d, NULL), 0);
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_idempotency"), 0);
+}
+
+/* A begin that a savepoint has undone is noticed by the next call. */
+static void undone_begin_lets_the_transaction_commit(void **state)
+{
+    struct handle *d = *state;
+    sql(d, "BEGIN");
+    sql(d, "SAVEPOINT s");
+    key_begin(d, "f");
+    sql(d, "ROLLBACK TO s");
+    struct semel_key_verdict v = key_begin(d, "g");
+    assert_int_equal(v.act, SEMEL_KEY_RUN);
+    assert_int_equal(semel_pending(d->s), 1);
+    assert_fine(d, semel_key_fail(d->s, v.token, SEMEL_KEY_END_RELEASED, NOTHING, &d->err));
+    sql(d, "COMMIT");
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_idempotency"), 0);
+}
+
+/* A9 P80 */
+static void late_finish_of_an_atomic_claim_prevents_the_commit(void **state)
+{
+    struct handle *d = *state;
+    int64_t token = key_claim(d, SEMEL_KEY_ATOMIC).token;
+    pass(d, 61 * SECOND_US);
+    struct semel_key_verdict again = key_claim(d, SEMEL_KEY_ATOMIC);
+    assert_int_equal(again.act, SEMEL_KEY_RUN);
+    assert_str(again.why, "retry");
+    sql(d, "BEGIN");
+    effect(d, "late");
+    assert_int_equal(finish(d, token), SEMEL_FENCED);
+    assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+    sql(d, "BEGIN");
+    effect(d, "right");
+    assert_fine(d, finish(d, again.token));
+    sql(d, "COMMIT");
+    assert_int_equal(effects(d, "late"), 0);
+    assert_int_equal(effects(d, "right"), 1);
+}
+
+/* A7 P47 */
+static void expired_claim_is_unknown_until_its_late_answer(void **state)
+{
+    struct handle *d = *state;
+    size_t n = 0;
+    int64_t token = key_claim(d, SEMEL_KEY_OUTSIDE).token;
+    assert_int_equal(key_claim(d, SEMEL_KEY_OUTSIDE).act, SEMEL_KEY_BUSY);
+    assert_fine(d, semel_key_renew(d->s, token, 120000, &d->err));
+    pass(d, 121 * SECOND_US);
+    struct semel_key_verdict v = key_claim(d, SEMEL_KEY_OUTSIDE);
+    assert_int_equal(v.act, SEMEL_KEY_UNKNOWN);
+    assert_str(v.why, "lease_expired");
+    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
+    assert_int_equal(n, 1);
+    assert_int_equal(semel_key_renew(d->s, token, 60000, &d->err), SEMEL_FENCED);
+    assert_fine(d, finish(d, token));
+    assert_int_equal(key_claim(d, SEMEL_KEY_OUTSIDE).act, SEMEL_KEY_REPLAY);
+    assert_int_equal(finish(d, token), SEMEL_FENCED);
+}
+
+static void unknown_says_why(void **state)
+{
+    struct handle *d = *state;
+    int64_t token = key_claim(d, SEMEL_KEY_OUTSIDE).token;
+    assert_fine(d, semel_key_fail(d->s, token, SEMEL_KEY_END_UNKNOWN, semel_str("time\nout"), &d->err));
+    struct semel_key_verdict v = key_claim(d, SEMEL_KEY_OUTSIDE);
+    assert_int_equal(v.act, SEMEL_KEY_UNKNOWN);
+    assert_int_equal(v.why.n, 8);
+}
+
+/* A4 */
+static void bad_input_is_refused(void **state)
+{
+    struct handle *d = *state;
+    struct semel_key_request r = request("f");
+    struct semel_key_verdict v;
+    r.key = semel_str("1234567");
+    assert_int_equal(semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 1000, &v, &d->err), SEMEL_INVALID);
+    assert_string_equal(d->err.text, "key has 7 characters; it must have 8 to 255");
+    r = request("f");
+    r.answer_ms = 1000;
+    assert_int_equal(semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 1000, &v, &d->err), SEMEL_INVALID);
+    r = request("f");
+    r.keep_ms = INT64_MAX;
+    assert_int_equal(semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 1000, &v, &d->err), SEMEL_INVALID);
+    r = request("");
+    assert_int_equal(semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 1000, &v, &d->err), SEMEL_INVALID);
+    r = request("f");
+    assert_int_equal(semel_key_claim(d->s, &r, (enum semel_key_effect)7, 1000, &v, &d->err), SEMEL_INVALID);
+    assert_int_equal(semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 0, &v, &d->err), SEMEL_INVALID);
+    assert_int_equal(semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 86400001, &v, &d->err), SEMEL_INVALID);
+    assert_int_equal(semel_key_claim(d->s, NULL, SEMEL_KEY_OUTSIDE, 1000, &v, &d->err), SEMEL_INVALID);
+    assert_int_equal(semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 1000, NULL, &d->err), SEMEL_INVALID);
+    assert_int_equal(semel_key_begin(d->s, &r, &v, &d->err), SEMEL_INVALID); /* outside a transaction */
+    assert_int_equal(semel_key_finish(d->s, 1, 199, NOTHING, NOTHING, &d->err), SEMEL_INVALID);
+    assert_int_equal(semel_key_finish(d->s, 1, 200, semel_str("{}"), NOTHING, &d->err), SEMEL_INVALID);
+    assert_int_equal(semel_key_finish(d->s, 0, 200, NOTHING, NOTHING, &d->err), SEMEL_INVALID);
+    assert_int_equal(semel_key_fail(d->s, 1, SEMEL_KEY_END_COMPLETED, NOTHING, &d->err), SEMEL_INVALID);
+    r.key = semel_str("1731850000");
+    assert_fine(d, semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 1000, &v, &d->err));
+    assert_true(v.key_is_time);
+}
+
+static void begun_keys_of_one_transaction_are_bounded(void **state)
+{
+    struct handle *d = *state;
+    struct semel_key_request r = request("f");
+    struct semel_key_verdict v;
+    char key[32];
+    sql(d, "BEGIN");
+    for (int i = 0; i <= SEMEL_BEGUN_KEYS_MAX; i++) {
+        snprintf(key, sizeof key, "key-%08d", i);
+        r.key = semel_str(key);
+        semel_status status = semel_key_begin(d->s, &r, &v, &d->err);
+        assert_int_equal(status, i < SEMEL_BEGUN_KEYS_MAX ? SEMEL_OK : SEMEL_INVALID);
+    }
+    sql(d, "ROLLBACK");
+    assert_int_equal(semel_pending(d->s), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(answer_is_committed_with_its_effect_and_replayed),
+        ON_BOTH(begin_without_its_end_cannot_commit),
+        ON_BOTH(undone_begin_lets_the_transaction_commit),
+        ON_BOTH(late_finish_of_an_atomic_claim_prevents_the_commit),
+        ON_BOTH(expired_claim_is_unknown_until_its_late_answer),
+        ON_OWN(unknown_says_why),
+        ON_OWN(bad_input_is_refused),
+        ON_OWN(begun_keys_of_one_transaction_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
