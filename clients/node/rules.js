@@ -13,7 +13,8 @@ const FINISH = 'SELECT semel.key_finish($1::bigint, $2::integer, $3::jsonb, $4::
 // What belongs to one connection, one moment, one client or one trace is neither stored nor replayed.
 const DROPPED = new RegExp('^(connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-length'
   + '|set-cookie2?|date|age|(x-)?rate-?limit.*|traceparent|tracestate|x-b3-.*|x-trace-id|x-request-id|server-timing'
-  + '|access-control-.*|idempotent-replayed)$', 'i');
+  + '|access-control-.*|idempotent-replayed|semel-.*)$', 'i');
+const OUTCOME = 'semel-outcome';
 const TITLES = {
   missing: 'The Idempotency-Key header is missing',
   malformed: 'The Idempotency-Key header is malformed',
@@ -79,7 +80,12 @@ function keyOf(values) {
   return key;
 }
 
-const completes = (status) => (status >= 200 && status < 400) || status === 402 || status === 410;
+// Is the answer final, so that the work commits with it? Its own header Semel-Outcome counts before its status.
+function completes({ status, headers = [] }) {
+  const said = headers.filter(([name]) => name === OUTCOME).map(([, value]) => value.trim().toLowerCase())
+    .find((word) => ['completed', 'released', 'unknown'].includes(word));
+  return said ? said === 'completed' : (status >= 200 && status < 400) || status === 402 || status === 410;
+}
 const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 class Guard {
@@ -177,11 +183,12 @@ class Held {
   }
 
   // Commits or rolls back; gives the answer that may be sent now.
-  async settle(answer) {
-    if (this.ended) return answer;
+  async settle(given) {
+    if (this.ended) return given;
     this.ended = true;
     const { client, guard } = this;
-    if (!completes(answer.status)) {
+    const answer = { ...given, headers: (given.headers || []).filter(([name]) => name !== OUTCOME) };
+    if (!completes(given)) {
       await client.query('ROLLBACK').then(() => free(client), (error) => free(client, error));
       return answer;
     }

@@ -170,7 +170,7 @@ class _Request:
         assert self.conn is not None
         body = bytes(self.body)
         try:
-            if rules.completes(self.status):
+            if rules.completes(self.status, self.headers):
                 kept = body if len(body) <= self.owner.max_stored else None
                 await self.conn.execute(rules.FINISH, (token, self.status, rules.stored(self.headers), kept))
                 try:
@@ -180,7 +180,7 @@ class _Request:
                     return await self.read_again()
             else:
                 await self.undo()
-            await self.answer(self.status, self.headers, body)
+            await self.answer(self.status, rules.shown(self.headers), body)
         except psycopg.OperationalError as error:
             log.error("answer not stored: %s; the work is rolled back", error)
             await self.undo()

@@ -123,12 +123,13 @@ class Idempotency:
             response.streaming_content = [bytes(body)]
         else:
             body = response.content
-        if rules.completes(response.status_code):
-            headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
+        if rules.completes(response.status_code, headers):
             kept = bytes(body) if len(body) <= self.set.max_stored else None
             self.call(rules.FINISH, (token, response.status_code, rules.stored(headers), kept))
         else:
             transaction.set_rollback(True, using=self.set.using)
+        del response["Semel-Outcome"]
         return response
 
     def read_again(self, arguments: tuple[Any, ...]) -> Any:

@@ -17,7 +17,8 @@ FINISH = "SELECT semel.key_finish(%s::bigint, %s::integer, %s::jsonb, %s::bytea)
 # What belongs to one connection, one moment, one client or one trace is neither stored nor replayed.
 DROPPED = re.compile(rb"(?i)(connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-length"
                      rb"|set-cookie2?|date|age|(x-)?rate-?limit.*|traceparent|tracestate|x-b3-.*|x-trace-id"
-                     rb"|x-request-id|server-timing|access-control-.*|idempotent-replayed)")
+                     rb"|x-request-id|server-timing|access-control-.*|idempotent-replayed|semel-.*)")
+OUTCOME = b"semel-outcome"
 
 
 class Refusal(Exception):
@@ -69,8 +70,18 @@ def default_rule(method: str, path: str) -> str:
     return "optional" if method in ("POST", "PATCH") else "off"
 
 
-def completes(status: int) -> bool:
+def completes(status: int, headers: Pairs) -> bool:
+    """Is the answer final, so that the work commits with it? Its own header Semel-Outcome counts before its status."""
+    for name, value in headers:
+        word = value.strip(b" \t").lower()
+        if name.lower() == OUTCOME and word in (b"completed", b"released", b"unknown"):
+            return word == b"completed"
     return 200 <= status < 400 or status in (402, 410)
+
+
+def shown(headers: Pairs) -> list[tuple[bytes, bytes]]:
+    """What a client sees of the handler's headers."""
+    return [pair for pair in headers if pair[0].lower() != OUTCOME]
 
 
 def stored(headers: Pairs) -> str:
