@@ -5,10 +5,12 @@ What test/pg/server.h is for C: a copy of the build folder's template data direc
 of loopback, as user postgres where we are root, ended and removed by test/pg/leash.sh even when pytest is killed.
 Import the fixtures `pg_server` (one a module) and `pg` (a migrated database a test) by name.
 """
+import contextlib
 import fcntl
 import os
 import pathlib
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -33,18 +35,23 @@ def programs():
     return None
 
 
-GIVEN = set()
-
-
 def free_port():
-    """One that this process was not given before: it may not be in use yet."""
+    """A port of loopback that is this process's until it ends, also while nobody listens on it; as server_port() of
+    test/server/process.h."""
+    folder = pathlib.Path("/tmp/semel-test-ports")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+        folder.chmod(0o1777)
     while True:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        if port not in GIVEN:
-            GIVEN.add(port)
+        port = random.SystemRandom().randrange(10240, 32768)  # below the ports of outgoing connections
+        lock = os.open(folder / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", port))
             return port
+        except OSError:
+            os.close(lock)
 
 
 class Server:

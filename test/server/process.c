@@ -2,7 +2,7 @@
  *
  * process.c: a private server of a test. See process.h.
  */
-#define _GNU_SOURCE /* pipe2, setgroups */
+#define _GNU_SOURCE /* pipe2, setgroups, getrandom */
 #include "server/process.h"
 
 #include <arpa/inet.h>
@@ -17,7 +17,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -283,19 +285,45 @@ void server_thaw(const struct server_process *process)
 
 /* ---- ports ----------------------------------------------------------------------------------------------- */
 
-int server_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof address;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int port = 0;
+#define PORTS_FOLDER "/tmp/semel-test-ports"
+#define PORT_LOW 10240 /* to the lowest port of outgoing connections */
+#define PORTS 22528
+#define PORT_DRAWS 1000
 
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
-        getsockname(fd, (struct sockaddr *)&address, &n) == 0)
-        port = ntohs(address.sin_port);
+static bool port_is_free(uint16_t port)
+{
+    const struct sockaddr_in address = {.sin_family = AF_INET,
+                                        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                        .sin_port = htons(port)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool free = fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+
     if (fd >= 0)
         close(fd);
-    return port;
+    return free;
+}
+
+int server_port(void)
+{
+    if (mkdir(PORTS_FOLDER, 0777) == 0)
+        (void)chmod(PORTS_FOLDER, 01777);
+    for (int i = 0; i < PORT_DRAWS; i++) {
+        char path[sizeof(PORTS_FOLDER) + 8];
+        uint16_t drawn = 0;
+
+        if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn)
+            return 0;
+        const uint16_t port = (uint16_t)(PORT_LOW + drawn % PORTS);
+
+        snprintf(path, sizeof path, PORTS_FOLDER "/%d", port);
+        const int lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+
+        if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0 && port_is_free(port))
+            return port; /* the lock is held until this process ends */
+        if (lock >= 0)
+            close(lock);
+    }
+    return 0;
 }
 
 bool server_listens(int port)

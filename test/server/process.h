@@ -86,7 +86,9 @@ bool server_wait(const struct server_process *process, pid_t *pid, bool (*ready)
 /* `signal` to one of its processes, frozen or not; returns when it has ended. Nothing, when *pid is 0. */
 void server_end(const struct server_process *process, pid_t *pid, int signal);
 
-int server_port(void); /* a free one of loopback; somebody else may take it before we do */
+/* A free port of loopback, which no other test on this machine is given before this process ends; 0: there is none. It
+ * is below the ports of outgoing connections, so none of those takes it while nobody listens there. */
+int server_port(void);
 bool server_listens(int port);
 
 _Noreturn void server_skip(const char *why, ...) __attribute__((format(printf, 1, 2)));

@@ -248,6 +248,30 @@ static void port_is_free_until_somebody_listens(void **state)
     assert_false(server_listens(server_port()));
 }
 
+/* A port of which another test was told, and on which nobody listens yet, is not given again. */
+static void port_is_given_to_one_process(void **state)
+{
+    enum { N = 400 }; /* of 22,528: two would meet */
+    int ours[N], theirs[N], ends[2];
+    (void)state;
+    for (int i = 0; i < N; i++)
+        ours[i] = server_port();
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < N; i++)
+            theirs[i] = server_port();
+        _exit(write(ends[1], theirs, sizeof theirs) == sizeof theirs ? 0 : 1);
+    }
+    assert_int_equal(read(ends[0], theirs, sizeof theirs), sizeof theirs);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < N; k++)
+            assert_true(ours[i] > 0 && ours[i] != theirs[k] && (i == k || ours[i] != ours[k]));
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +282,7 @@ int main(void)
         cmocka_unit_test(failure_prints_the_log_and_leaves),
         cmocka_unit_test(server_and_folder_go_when_the_test_is_killed),
         cmocka_unit_test(port_is_free_until_somebody_listens),
+        cmocka_unit_test(port_is_given_to_one_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
