@@ -134,7 +134,8 @@ void semel__gateway_settings_init(struct semel_gateway_settings *settings);
     X(TOO_LARGE, 413, "too-large")   \
     X(MISMATCH, 422, "mismatch")     \
     X(OVERLOADED, 503, "overloaded") \
-    X(NOT_STORED, 503, "not-stored")
+    X(NOT_STORED, 503, "not-stored") \
+    X(UNCHECKED, 503, "unchecked")
 
 enum semel_gateway_refusal {
 #define X(id, status, word) SEMEL_GATEWAY_REFUSED_##id,

@@ -10,11 +10,10 @@
  * Others (SQLite) have one. The lane of the ends also renews all leases of this process in one statement, every third of
  * the lease, and does the housekeeping: what expired becomes unknown (keys.h).
  *
- * A claim is answered as soon as it is known: it is decided, or the store is away (`failed`). A claim whose COMMIT is
- * in doubt is released under its token before anything else is done about its key (P98): nothing was sent for it.
- *
- * An end is tried until it is stored, or until `give_up_us`; the first failure is reported (`late`), so that its
- * client can be answered, and its job comes back when it is over.
+ * A job is tried once, and comes back: done, or `failed` because the store is away or refuses it. Whoever handed it in
+ * decides whether to try it again. A lost connection is made anew once per group. A claim whose COMMIT is in doubt is
+ * released under its token before anything else is done about its key (P98): nothing was sent for it. Where that is not
+ * possible it comes back `in_doubt`: release it later.
  *
  * Invariants: a job is handed back exactly once, in the thread of its desk; a lane never holds a transaction while it
  * waits for work; jobs that wait are bounded by those who hand them in.
@@ -55,6 +54,43 @@ bool semel__keeper_step(struct semel_keeper *keeper, size_t lane, int64_t wait_m
 void semel__keeper_stop(struct semel_keeper *keeper, int64_t deadline_ms);
 /* After all lanes have ended. */
 void semel__keeper_free(struct semel_keeper *keeper);
+
+/* ---- by a loop ---- */
+
+struct semel_keeper_desk;
+
+/* A claim or an end. It and what it points to belong to the keeper from _submit until _collect returns it. */
+struct semel_keeper_job {
+    bool is_end;
+    struct semel_key_claim claim;   /* in: want (its lease is set by the keeper) and effect; out: act, why, token */
+    struct semel_key_ending ending; /* in: all but `applied`; scope and key are in claim.want */
+    bool failed;                    /* out: err has the reason; nothing else is known */
+    bool in_doubt;                  /* out, of a claim that failed: it may hold its key, under claim.token */
+    int64_t now_us;                 /* out: the store's clock */
+    int64_t leased_until_us;        /* out, of a claim that may run: by semel__boot_us; it is renewed from now on */
+    /* Out: of a claim that may not run the row as it was found; of an end that was not applied the row as it is. */
+    struct semel_idempotency row;
+    struct semel_error err;
+    struct semel_arena arena; /* of what came out; the owner calls _init and _done */
+    void *owner;
+    struct semel_keeper_desk *desk;
+    struct semel_keeper_job *next;
+};
+
+/* Where the jobs of one loop come back. */
+struct semel_keeper_desk {
+    struct semel_keeper *keeper;
+    void (*wake)(void *ctx); /* called by a lane, once per group: the loop calls _collect soon */
+    void *ctx;
+    struct semel_keeper_job *first, **last; /* under the keeper's lock, from here on */
+    bool called;
+};
+void semel__keeper_desk_init(struct semel_keeper_desk *desk, struct semel_keeper *keeper, void (*wake)(void *ctx),
+                             void *ctx);
+void semel__keeper_submit(struct semel_keeper_desk *desk, struct semel_keeper_job *job);
+/* All jobs that have come back, linked by `next`; NULL: none. */
+struct semel_keeper_job *semel__keeper_collect(struct semel_keeper_desk *desk);
+int64_t semel__keeper_lease_us(const struct semel_keeper *keeper);
 
 /* ---- by any thread ---- */
 

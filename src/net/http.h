@@ -131,10 +131,11 @@ struct semel_http_request {
     const struct semel_http_pair *headers;
     size_t n_headers;
     struct semel_str body;
-    int64_t length;          /* of the body of a route that streams; 0: there is none, -1: not known */
-    bool secure;             /* the client came by TLS */
-    struct semel_str remote; /* "127.0.0.1:40112", "[::1]:40112" or "unix"; also for observers */
-    unsigned scopes;         /* of the token, on a route that needs one; on a unix socket all */
+    int64_t length;           /* of the body of a route that streams; 0: there is none, -1: not known */
+    bool secure;              /* the client came by TLS */
+    struct semel_str subject; /* of the client's certificate (RFC 2253), which our CAs have signed; {NULL, 0}: none */
+    struct semel_str remote;  /* "127.0.0.1:40112", "[::1]:40112" or "unix"; also for observers */
+    unsigned scopes;          /* of the token, on a route that needs one; on a unix socket all */
 };
 
 const struct semel_http_request *semel__http_request(const struct semel_http_exchange *x);

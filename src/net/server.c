@@ -73,6 +73,7 @@ struct peer {
     unsigned serial;  /* of the phase whose timer runs */
     int handles;      /* that are not closed yet */
     bool reading, writing, shut, closing;
+    bool named; /* its certificate was read */
     bool kicked;
     struct peer *next_kicked;
     bool refused; /* because there is no room for it */
@@ -270,6 +271,10 @@ static void decrypt(struct peer *peer)
         char *space = peer->http->plain_space;
         switch (semel__tls_read(peer->tls, space, SEMEL_CONN_READ, &n)) {
         case SEMEL_TLS_OPEN:
+            if (n > 0 && !peer->named) {
+                peer->conn->subject = semel__tls_subject(peer->tls);
+                peer->named = true;
+            }
             if (n > 0)
                 semel__conn_input(peer->conn, space, n);
             break;
