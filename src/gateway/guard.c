@@ -658,8 +658,6 @@ static void call(struct guard *g)
         SEMEL_POINT(GUARD_CALLED);
         if (g->body.n > 0)
             feed(g);
-        else
-            semel__upstream_finish(g->call);
         return;
     }
     g->call = NULL;
