@@ -2,8 +2,8 @@
  *
  * gateway.c: `semel gateway`: a gateway in front of one upstream, by options alone.
  *
- * Invariants: it serves until SIGTERM or SIGINT; then it accepts nothing new and lets requests end. The keeper's threads
- * end after the loop, when everything that it was given is stored.
+ * Invariants: it serves until SIGTERM or SIGINT; then it accepts nothing new and lets requests end. The threads of the
+ * keeper end after the loop, when everything that it was given is stored.
  */
 #include "gateway/gateway.h"
 
@@ -23,6 +23,8 @@
 #define STEP_MS 1000
 #define LIST_MAX 64
 #define GUARD_TEXT 2048
+#define THREADS_MAX 64
+#define ADDRESS_TEXT 300
 
 /* What the options say. */
 struct options {
@@ -30,7 +32,7 @@ struct options {
     const char *trusted[LIST_MAX], *callers_from[LIST_MAX], *cors[LIST_MAX];
     struct semel_gateway_rule rules[LIST_MAX + 1];
     const char *store;
-    int64_t lease_us;
+    int64_t lease_us, threads;
 };
 
 /* ==== rules ====================================================================================== */
@@ -214,6 +216,26 @@ static int keeping_start(const struct cli_args *args, const struct options *opti
 
 /* ==== serving ==================================================================================== */
 
+/* One event loop; all of them listen on one port. */
+struct loop {
+    struct semel_http *http;
+    struct semel_gateway *gateway;
+    pthread_t thread;
+    semel_status status;
+    struct semel_error err;
+};
+
+struct loops {
+    struct loop list[THREADS_MAX];
+    size_t n;
+};
+
+static void stop_all(const struct loops *loops)
+{
+    for (size_t i = 0; i < loops->n; i++)
+        semel__http_stop(loops->list[i].http, STOP_MS);
+}
+
 /* Waits for the signal, in a thread of its own. */
 static void *wait_for_signal(void *arg)
 {
@@ -222,29 +244,44 @@ static void *wait_for_signal(void *arg)
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGUSR1); /* the loop has ended by itself */
+    sigaddset(&signals, SIGUSR1); /* the loops have ended by themselves */
     if (sigwait(&signals, &which) == 0 && which != SIGUSR1)
-        semel__http_stop(arg, STOP_MS);
+        stop_all(arg);
     return NULL;
 }
 
-static int serve(const struct cli *cli, struct semel_http *http, const struct semel_gateway *gateway,
-                 const struct semel_gateway_settings *settings)
+static void *run_loop(void *arg)
 {
-    struct semel_error err = {0};
+    struct loop *loop = arg;
+    loop->status = semel__http_run(loop->http, &loop->err);
+    return NULL;
+}
+
+static int serve(const struct cli *cli, struct loops *loops, const struct semel_gateway_settings *settings)
+{
     pthread_t thread;
-    if (pthread_create(&thread, NULL, wait_for_signal, http) != 0)
+    size_t started = 1;
+    if (pthread_create(&thread, NULL, wait_for_signal, loops) != 0)
         return cli_fail(CLI_FAILED, "cannot start a thread");
-    unsigned port = semel__gateway_port(gateway);
+    unsigned port = semel__gateway_port(loops->list[0].gateway);
+    while (started < loops->n &&
+           pthread_create(&loops->list[started].thread, NULL, run_loop, &loops->list[started]) == 0)
+        started++;
     if (port > 0)
         cli_say(cli, "the gateway listens on port %u in front of %s", port, settings->upstream.url);
     else
         cli_say(cli, "the gateway listens on %s in front of %s", settings->listen, settings->upstream.url);
     (void)fflush(stdout);
-    semel_status status = semel__http_run(http, &err);
+    run_loop(&loops->list[0]);
+    stop_all(loops); /* if it was not a signal */
+    for (size_t i = 1; i < started; i++)
+        pthread_join(loops->list[i].thread, NULL);
     (void)pthread_kill(thread, SIGUSR1);
     pthread_join(thread, NULL);
-    return status == SEMEL_OK ? CLI_OK : cli_fail_error(status, &err, "the gateway stopped");
+    for (size_t i = 0; i < started; i++)
+        if (loops->list[i].status != SEMEL_OK)
+            return cli_fail_error(loops->list[i].status, &loops->list[i].err, "the gateway stopped");
+    return CLI_OK;
 }
 
 /* false: cli_fail has spoken. */
@@ -261,8 +298,13 @@ static bool read_options(struct cli *cli, const struct cli_args *args, struct op
         return false;
     }
     if (!cli_duration(args, "timeout", INT64_C(30000000), &timeout_us) ||
-        !cli_duration(args, "lease", SEMEL_KEEPER_LEASE_MS * INT64_C(1000), &options->lease_us))
+        !cli_duration(args, "lease", SEMEL_KEEPER_LEASE_MS * INT64_C(1000), &options->lease_us) ||
+        !cli_int(args, "threads", 1, THREADS_MAX, 1, &options->threads))
         return false;
+    if (options->threads > 1 && strncmp(settings->listen, "unix:", 5) == 0) {
+        cli_fail(CLI_USAGE, "--threads: several threads cannot share a unix socket; listen on a port");
+        return false;
+    }
     settings->upstream.answer_ms = timeout_us > 1000 ? (uint64_t)timeout_us / 1000 : 1;
     settings->upstream.ca_file = cli_value(args, "upstream-ca");
     settings->cert_file = cli_value(args, "cert");
@@ -286,20 +328,41 @@ static bool read_options(struct cli *cli, const struct cli_args *args, struct op
     return read_rules(cli, args, options) && read_caller(args, options);
 }
 
-static int open_and_serve(const struct cli *cli, const struct semel_gateway_settings *settings, struct keeping *keeping)
+/* Those after the first one take the port that it was given. */
+static semel_status open_loop(struct loops *loops, struct semel_gateway_settings *settings, char *address, size_t size,
+                              struct semel_error *err)
 {
-    struct semel_gateway *gateway = NULL;
-    struct semel_http *http = NULL;
-    struct semel_error err = {0};
-    semel_status status = semel__http_new(&http, NULL, &err);
+    struct loop *loop = &loops->list[loops->n++];
+    semel_status status = semel__http_new(&loop->http, NULL, err);
     if (status == SEMEL_OK)
-        status = semel__gateway_open(&gateway, http, settings, &err);
-    int code = status == SEMEL_OK        ? serve(cli, http, gateway, settings)
+        status = semel__gateway_open(&loop->gateway, loop->http, settings, err);
+    const char *colon = strrchr(settings->listen, ':');
+    if (status != SEMEL_OK || loops->n > 1 || semel__gateway_port(loop->gateway) == 0)
+        return status;
+    snprintf(address, size, "%.*s%u", colon != NULL ? (int)(colon + 1 - settings->listen) : 0, settings->listen,
+             semel__gateway_port(loop->gateway));
+    settings->listen = address;
+    return SEMEL_OK;
+}
+
+static int open_and_serve(const struct cli *cli, struct options *options, struct keeping *keeping)
+{
+    static struct loops loops; /* for the threads, too */
+    struct semel_gateway_settings *settings = &options->settings;
+    struct semel_error err = {0};
+    semel_status status = SEMEL_OK;
+    char address[ADDRESS_TEXT];
+    settings->share_port = options->threads > 1;
+    while (loops.n < (size_t)options->threads && status == SEMEL_OK)
+        status = open_loop(&loops, settings, address, sizeof address, &err);
+    int code = status == SEMEL_OK        ? serve(cli, &loops, settings)
                : status == SEMEL_INVALID ? cli_fail(CLI_USAGE, "%s", err.text)
                                          : cli_fail(CLI_FAILED, "%s", err.text);
-    semel__http_free(http);
+    for (size_t i = 0; i < loops.n; i++)
+        semel__http_free(loops.list[i].http);
     keeping_stop(keeping);
-    semel__gateway_close(gateway);
+    for (size_t i = 0; i < loops.n; i++)
+        semel__gateway_close(loops.list[i].gateway);
     return code;
 }
 
@@ -326,7 +389,7 @@ static int run(struct cli *cli, const struct cli_args *args)
         code = keeping_start(args, &options, &keeping);
     options.settings.keeper = keeping.keeper;
     if (code == CLI_OK)
-        code = open_and_serve(cli, &options.settings, &keeping);
+        code = open_and_serve(cli, &options, &keeping);
     keeping_stop(&keeping);
     semel__keeper_free(keeping.keeper);
     return code;
@@ -344,6 +407,7 @@ static const struct cli_option options[] = {
     {"cors", 0, "ORIGIN...", "an origin whose pages may read refusals: https://shop.example"},
     {"finishes", 0, NULL, "the upstream finishes each key by its Semel-Token, in its own transaction"},
     {"lease", 0, "TIME", "how long a key is held without a renewal; 60s"},
+    {"threads", 0, "N", "event loops that share the port; 1"},
     {"timeout", 0, "TIME", "how long the upstream may take to begin its answer; 30s"},
     {"trusted", 0, "NETWORK...", "a network whose X-Forwarded-* headers are believed: 10.0.0.0/8; or unix"},
     {"cert", 0, "FILE", "serve TLS with this certificate and its chain, PEM"},

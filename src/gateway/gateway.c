@@ -394,6 +394,7 @@ static semel_status open_listener(struct semel_gateway *gateway, struct semel_ht
     };
     listen.address = settings->listen;
     listen.plain = settings->plain;
+    listen.share_port = settings->share_port;
     listen.cert_file = settings->cert_file;
     listen.key_file = settings->key_file;
     listen.client_ca_file = settings->client_ca_file;

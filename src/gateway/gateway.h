@@ -4,7 +4,8 @@
  *
  * What it is: a listener of http.h whose requests go to an upstream of net/upstream.h, and whose answers come back,
  * both in pieces. A message is parsed and written anew, never copied as bytes (P52). A request is sent upstream at most
- * once, whatever happens (P54). Not a cache, not a load balancer, no retries, no HTTP/2, no WebSockets.
+ * once, whatever happens (P54). With a keeper it guards idempotency keys (guard.h): the work is done once per key, and
+ * later requests get the first answer. Not a cache, not a load balancer, no retries, no HTTP/2, no WebSockets.
  *
  * A request passes these rules, in this order:
  *
@@ -23,7 +24,7 @@
  *
  * What comes back: the status and the headers as pairs, without hop-by-hop headers and Semel-*. If there is no answer:
  * 502, or 504 after a time-out, as problem+json; if the answer breaks off, the client's connection breaks off, too. A
- * client that hangs up ends the call.
+ * client that hangs up ends the call, unless it is guarded.
  *
  * Threads: as in http.h; the counts may be read by any.
  */
@@ -73,7 +74,7 @@ struct semel_gateway_rule {
     /* Where to ask by GET, for RECONCILE: "http://127.0.0.1:8000/by-key/{key}"; {key} and {caller} are replaced. An
      * answer: 404 or {"state": "not_done"}; {"state": "done", "status": 201, "outcome": ...}; all else is unknown. */
     const char *reconcile;
-    int64_t settle_ms;          /* `not_done` is believed so long after; 0: twice the time of a whole call */
+    int64_t settle_ms;          /* `not_done` is believed so long after; 0: twice upstream.answer_ms */
     int64_t wait_ms;            /* how long a request waits for the answer of a running one; 0: not at all */
     size_t waiters;             /* per key; more get 409 at once */
     size_t body_max;            /* of a request: above it 413 */
@@ -168,6 +169,7 @@ struct semel_gateway_counts {
     _Atomic uint64_t replayed;                                /* answered from the store */
     _Atomic uint64_t guarded_refused[SEMEL_GATEWAY_REFUSALS]; /* by the word of their type */
     _Atomic uint64_t waited;                                  /* requests that waited for a running one */
+    _Atomic uint64_t times;                                   /* keys that are a time and nothing else */
     _Atomic uint64_t passed;                                  /* unguarded, because the store was away */
     _Atomic int64_t running;                                  /* guarded requests now */
     _Atomic int64_t unstored;                                 /* of these: answers that could not be stored yet */

@@ -71,6 +71,7 @@ struct guard {
     enum semel_key_found found; /* of a key in the body */
     struct semel_error err;
     bool keyless; /* passed on without a key, or without a store */
+    bool is_time; /* the key is a time and nothing else */
 
     /* The key. */
     struct semel_keeper_job job;
@@ -161,6 +162,14 @@ static void put_cors(const struct semel_guards *guards, struct semel_http_exchan
     semel__http_set_header(x, "Access-Control-Allow-Credentials", SEMEL_STR("true"));
     semel__http_set_header(x, "Access-Control-Expose-Headers", SEMEL_STR("Idempotent-Replayed, Retry-After"));
     semel__http_set_header(x, "Vary", SEMEL_STR("Origin"));
+}
+
+/* Two requests of one moment would share it. */
+static void warn(const struct guard *g, struct semel_http_exchange *x)
+{
+    if (g->is_time)
+        semel__http_set_header(x, "Semel-Warning",
+                               SEMEL_STR("the key is a time; make one per request, such as a UUID"));
 }
 
 /* A problem document; retry_s 0: no Retry-After. */
@@ -365,6 +374,7 @@ static void send_replay(struct guard *g, const struct replay *replay)
     if (!same_origin)
         put_cors(g->guards, x, g->origin);
     semel__http_set_header(x, "Idempotent-Replayed", SEMEL_STR("true"));
+    warn(g, x);
     add(&g->guards->counts->replayed);
     g->x = NULL;
     semel__http_begin(x, replay->code, (int64_t)replay->body.n);
@@ -705,6 +715,7 @@ static void answer_client(struct guard *g)
     for (size_t i = 0; i < g->n_answer; i++)
         if (semel__head_answers(g->answer, g->n_answer, g->answer[i].name))
             semel__http_set_pair(x, &g->answer[i]);
+    warn(g, x);
     bool spooled = whole && !g->streams && !g->bodiless;
     semel__http_begin(x, g->status, spooled ? (int64_t)g->spool.n : g->length);
     g->begun = true;
@@ -1001,7 +1012,11 @@ static void on_claimed(struct guard *g)
         run(g);
         return;
     case SEMEL_KEY_REPLAY:
-        g->status = 0;
+        if (!hold(g, g->job.row.body.n)) {
+            refuse(g, SEMEL_GATEWAY_REFUSED_OVERLOADED, 1, "too many bytes of answers like this one are in memory");
+            finish(g);
+            return;
+        }
         replay_row(g);
         return;
     case SEMEL_KEY_MISMATCH:
@@ -1099,6 +1114,9 @@ static void digested(void *arg)
         finish(g);
     } else if (g->found == SEMEL_KEY_FOUND) {
         g->deadline_us = semel__steady_us() + wait_us;
+        (void)semel__key_check(g->scope, g->key, 1, &g->is_time, NULL);
+        if (g->is_time)
+            add(&g->guards->counts->times);
         enter(g);
     } else if (g->found == SEMEL_KEY_MISSING && g->rule->set.key == SEMEL_GATEWAY_KEY_OPTIONAL) {
         g->keyless = true;

@@ -2,8 +2,8 @@
  *
  * guard.h: guarded requests: the work is done once per key, and later requests get the first answer.
  *
- * What it is: one state machine per guarded request, in the loop's thread. Its store is the keeper (keeper.h), its rules
- * are rules.h and core/keys.h.
+ * What it is: one state machine per guarded request, in the loop's thread. Its store is the keeper (keeper.h), its
+ * rules are rules.h and core/keys.h.
  *
  *     BODY        the request's body is spooled, within the rule's bounds as its bytes arrive (P87)
  *     DIGESTING   its fingerprint is computed, in another thread if it is large (P104)

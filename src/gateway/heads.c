@@ -62,7 +62,7 @@ static bool next_word(struct semel_str *list, struct semel_str *ret)
     return true;
 }
 
-bool semel__head_same(struct semel_str a, struct semel_str b)
+static bool same_name(struct semel_str a, struct semel_str b)
 {
     if (a.n != b.n)
         return false;
@@ -80,7 +80,7 @@ bool semel__head_in_connection(const struct semel_http_pair *headers, size_t n, 
         if (!semel__same_word(headers[i].name, "connection"))
             continue;
         while (next_word(&list, &word))
-            if (semel__head_same(word, name))
+            if (same_name(word, name))
                 return true;
     }
     return false;

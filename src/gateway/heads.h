@@ -13,7 +13,6 @@
 #include "net/http.h"
 
 bool semel__head_is_one_of(struct semel_str name, const char *const *names); /* ended by NULL */
-bool semel__head_same(struct semel_str a, struct semel_str b);               /* names, ignoring case */
 /* Framing and what concerns one connection only. */
 bool semel__head_hop_by_hop(struct semel_str name);
 bool semel__head_ours(struct semel_str name); /* Semel-... */

@@ -25,6 +25,7 @@
 #define OPEN_AGAIN_MAX_US INT64_C(2000000)
 #define CHORES_US INT64_C(5000000)
 #define CHORES_ROWS 1000
+#define FAILURES_MAX 3 /* one after the other; then those behind them fail, too */
 #define ENDS 0u
 #define CLAIMS 1u
 
@@ -65,6 +66,7 @@ struct group {
     struct lane *lane;
     struct semel_keeper_job *ends[SEMEL_KEYS_MAX], *claims[SEMEL_KEYS_MAX];
     size_t n_ends, n_claims;
+    bool begun; /* the last attempt got as far as to have a transaction */
 };
 
 /* ==== one transaction ============================================================================ */
@@ -121,6 +123,7 @@ static semel_status attempt(struct group *g, struct semel_error *err)
     for (size_t i = 0; i < g->n_claims; i++)
         g->claims[i]->claim.act = SEMEL_KEY_BUSY; /* until it is known */
     semel_status status = semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, err);
+    g->begun = status == SEMEL_OK;
     if (status != SEMEL_OK)
         return status;
     if (g->n_ends > 0)
@@ -334,17 +337,20 @@ static semel_status try_group(struct group *g, struct semel_error *err)
     return status;
 }
 
+/* Where it is not a single one that fails, the others are not tried: each could wait for a time-out. */
 static void one_by_one(const struct group *g)
 {
     struct semel_error err = {0};
     bool away = false;
+    unsigned failures = 0;
     for (size_t i = 0; i < g->n_ends + g->n_claims; i++) {
         bool end = i < g->n_ends;
         struct semel_keeper_job *job = end ? g->ends[i] : g->claims[i - g->n_ends];
         struct group one = {.lane = g->lane, .n_ends = end ? 1 : 0, .n_claims = end ? 0 : 1};
         (end ? one.ends : one.claims)[0] = job;
         semel_status status = away ? SEMEL_CLOSED : try_group(&one, &err);
-        away = away || status == SEMEL_CLOSED;
+        failures = status == SEMEL_OK ? 0 : failures + 1;
+        away = away || status == SEMEL_CLOSED || (status != SEMEL_OK && !one.begun) || failures == FAILURES_MAX;
         if (status != SEMEL_OK)
             set_failed(job, &err);
     }
@@ -358,7 +364,7 @@ static void do_group(struct group *g)
     semel_status status = try_group(g, &err);
     if (status == SEMEL_OK || status == SEMEL_CLOSED)
         return;
-    if (g->n_ends + g->n_claims == 1) {
+    if (g->n_ends + g->n_claims == 1 || !g->begun) {
         fail_all(g, &err);
         return;
     }

@@ -6,9 +6,9 @@
  * transaction, sorted, and hands them back with one wake-up per loop and group. A group that fails is done again one by
  * one. Not a thread: whoever owns one calls _step for its lane, again and again, until it reports the end.
  *
- * Lanes: a store that can have several transactions open (PostgreSQL) has two, each with a connection: claims, and ends.
- * Others (SQLite) have one. The lane of the ends also renews all leases of this process in one statement, every third of
- * the lease, and does the housekeeping: what expired becomes unknown (keys.h).
+ * Lanes: a store that can have several transactions open (PostgreSQL) has two, each with a connection: claims, and
+ * ends. Others (SQLite) have one. The lane of the ends also renews all leases of this process in one statement, every
+ * third of the lease, and does the housekeeping: what expired becomes unknown (keys.h).
  *
  * A job is tried once, and comes back: done, or `failed` because the store is away or refuses it. Whoever handed it in
  * decides whether to try it again. A lost connection is made anew once per group. A claim whose COMMIT is in doubt is
@@ -47,8 +47,8 @@ semel_status semel__keeper_new(struct semel_keeper **ret, const struct semel_kee
 size_t semel__keeper_lanes(const struct semel_keeper *keeper);
 /* Connects now, in place of the first _step: so that a start can fail early. */
 semel_status semel__keeper_open(struct semel_keeper *keeper, size_t lane, struct semel_error *err);
-/* Waits at most wait_ms for work, and does one group of it. false: it was stopped and nothing is left to be done, or the
- * time for that is over. One thread per lane; while the store is away it does not wait for it. */
+/* Waits at most wait_ms for work, and does one group of it. false: it was stopped, and nothing is left to be done or
+ * the time for that is over. One thread per lane; while the store is away it does not wait for it. */
 bool semel__keeper_step(struct semel_keeper *keeper, size_t lane, int64_t wait_ms);
 /* Lets the lanes end when nothing is left, at most after deadline_ms. Any thread; after the loops have ended. */
 void semel__keeper_stop(struct semel_keeper *keeper, int64_t deadline_ms);

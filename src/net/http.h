@@ -196,6 +196,7 @@ typedef void (*semel_http_crowded)(void *ctx, bool gave_way, struct semel_str re
 struct semel_http_settings {
     const char *address;              /* "127.0.0.1:8080", "[::1]:8080", "localhost:8080", "8080" or "unix:/path" */
     bool plain;                       /* allow an address that is not loopback without TLS */
+    bool share_port;                  /* SO_REUSEPORT: listeners of other loops of this user may have the same port */
     const char *cert_file, *key_file; /* PEM, the certificate with its chain; both or neither */
     const char *client_ca_file;       /* every client needs a certificate of one of these CAs */
     const char *const *hosts;         /* our host names, besides loopback and our own address */

@@ -48,7 +48,8 @@ struct semel_http_listener {
     uv_timer_t retry; /* to accept again after a lack of memory */
     struct semel_conn_env env;
     struct semel_address address; /* as it was bound */
-    dev_t dev;                    /* of the unix socket's file */
+    bool share_port;
+    dev_t dev; /* of the unix socket's file */
     ino_t ino;
     size_t n_peers; /* without those that are being refused for lack of room */
     semel_http_crowded crowded;
@@ -780,9 +781,22 @@ static int bind_unix(struct semel_http_listener *listener)
 static int bind_tcp(struct semel_http_listener *listener)
 {
     struct sockaddr_storage *storage = &listener->address.storage;
-    int n = sizeof(*storage);
-    int error = uv_tcp_bind(&listener->u.tcp, (const struct sockaddr *)storage,
-                            storage->ss_family == AF_INET6 ? UV_TCP_IPV6ONLY : 0);
+    int n = sizeof(*storage), on = 1, error = 0;
+    if (listener->share_port) { /* before the bind, for which libuv would make a socket of its own */
+        int fd = socket(storage->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+            return errno;
+        if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on)) != 0)
+            error = errno;
+        else
+            error = -uv_tcp_open(&listener->u.tcp, fd);
+        if (error != 0) {
+            close(fd);
+            return error;
+        }
+    }
+    error = uv_tcp_bind(&listener->u.tcp, (const struct sockaddr *)storage,
+                        storage->ss_family == AF_INET6 ? UV_TCP_IPV6ONLY : 0);
     return -error != 0 ? -error : -uv_tcp_getsockname(&listener->u.tcp, (struct sockaddr *)storage, &n);
 }
 
@@ -868,6 +882,7 @@ semel_status semel__http_listen(struct semel_http *http, const struct semel_http
     struct semel_http_listener *listener = listener_new(http, &address);
     if (listener == NULL)
         return semel__fail_memory(err);
+    listener->share_port = settings->share_port;
     status = env_init(listener, settings, err);
     if (status == SEMEL_OK)
         status = tls_init(listener, settings, err);

@@ -2,10 +2,11 @@
  *
  * side.h: a guest in the server's event loop that other threads can wake: for work that goes on beside the sockets.
  *
- * What it is: one wake-up, one timer, and a way to run a function in a thread of libuv's pool. While the server stops it
- * waits until the guest is not busy, or until its deadline (loop.h).
+ * What it is: one wake-up, one timer, and a way to run a function in a thread of libuv's pool. While the server stops
+ * it waits until the guest is not busy, or until its deadline (loop.h).
  *
- * Invariants: callbacks run in the loop's thread, and none after `_free`; a wake-up after the loop has ended is dropped.
+ * Invariants: callbacks run in the loop's thread, and none after `_free`; a wake-up after the loop has ended is
+ * dropped.
  */
 #ifndef SEMEL_NET_SIDE_H
 #define SEMEL_NET_SIDE_H

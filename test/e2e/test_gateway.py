@@ -228,6 +228,7 @@ def test_an_upstream_that_comes_back_is_used_again():
     (["--listen", "127.0.0.1:0", "--upstream", "https://a", "--upstream-ca", "/nonexistent"], "/nonexistent"),
     (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--timeout", "soon"], "soon"),
     (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--guard", "POST /"], "--store"),
+    (["--listen", "unix:/tmp/x", "--upstream", "http://a", "--threads", "2"], "unix socket"),
     (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqlite::memory:", "--guard", "POST / key=no"],
      "key=required|optional|off"),
     (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqlite::memory:", "--caller", "me"],

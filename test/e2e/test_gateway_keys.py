@@ -130,7 +130,7 @@ def everyone(n, ask):
 def test_of_requests_with_one_key_over_two_processes_one_is_sent_on(till, store):
     """A1, A10: one key at a time, then many. Whoever is told to come again does."""
     rounds, width = (625, 16) if LONG else (10, 16)
-    with guarded(till, store) as one, guarded(till, store) as two:
+    with guarded(till, store, "--threads", 2) as one, guarded(till, store) as two:
         def pay(key, i):
             gateway = (one, two)[i % 2]
             while (answer := gateway.pay(key))[0] == 409:
@@ -151,6 +151,7 @@ POINTS = {
     "keys.written:1": (201, None, 1),        # the claim was not committed
     "keys.committed:1": (409, "unknown", 0),  # nobody knows that nothing was sent
     "guard.claimed:1": (409, "unknown", 0),
+    "guard.called:1": (409, "unknown", None),  # it is on its way
     "guard.answered:1": (409, "unknown", 1),
     "keys.written:2": (409, "unknown", 1),   # the answer was not stored
     "keys.committed:2": (201, None, 1),
@@ -173,7 +174,7 @@ def test_a_gateway_that_is_killed_leaves_no_work_done_twice(till, store, point):
         status, word, times = POINTS[point]
         assert wait_for(settled, "the key is settled")[:2] == (status, word)
         assert gateway.pay("key-00000001")[:2] == (status, word)
-        assert till.of("key-00000001") == times
+        assert till.of("key-00000001") in ((0, 1) if times is None else (times,))
 
 
 def test_a_gateway_that_sleeps_past_its_lease_sends_nothing(till, store):
@@ -214,7 +215,8 @@ def stopped(gateway):
 
 def test_an_upstream_that_is_killed_leaves_the_key_unknown(file_store):
     """P47: it may have done its work."""
-    script = ("import socket,sys\ns=socket.socket();s.bind(('127.0.0.1',0));s.listen();print(s.getsockname()[1],flush=True)\n"
+    script = ("import socket\ns=socket.socket();s.bind(('127.0.0.1',0));s.listen()\n"
+              "print(s.getsockname()[1],flush=True)\n"
               "c=s.accept()[0];c.recv(65536);print('got',flush=True);c.recv(65536)")
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as up:
         port = int(up.stdout.readline())
@@ -261,7 +263,8 @@ def test_stores_that_cannot_keep_keys(till, tmp_path):
     with Gateway(till.url, "--store", url, "--anonymous") as gateway:
         assert gateway.pay("key-00000001")[0] == 201
         other = sqlite3.connect(tmp_path / "full.db")
-        other.execute("CREATE TRIGGER full BEFORE INSERT ON semel_idempotency BEGIN SELECT raise(FAIL, 'disk full'); END")
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON semel_idempotency "
+                      "BEGIN SELECT raise(FAIL, 'disk full'); END")
         other.commit()
         assert gateway.pay("key-00000002")[:2] == (503, "not-stored")
         other.execute("DROP TRIGGER full")
@@ -320,7 +323,8 @@ def test_two_thousand_slow_connections_do_not_stop_the_others(till, file_store):
     with Gateway(till.url, "--store", file_store, "--anonymous") as gateway:
         slow = [socket.create_connection(("127.0.0.1", gateway.port)) for _ in range(n)]
         for client in slow:
-            client.sendall(b"POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: slow-key-1\r\nContent-Length: 1000000\r\n\r\nx")
+            client.sendall(b"POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: slow-key-1\r\n"
+                           b"Content-Length: 1000000\r\n\r\nx")
         began = time.monotonic()
         for i in range(20):
             assert gateway.pay(f"key-{i:08}")[0] == 201
