@@ -178,6 +178,7 @@ struct semel_conf_log {
 struct semel_conf_schedule {
     int64_t every_us, purge_us;
     int64_t rows;
+    bool others; /* housekeeping of consumers that are no routes of this file, too */
 };
 
 struct semel_conf {

@@ -277,6 +277,9 @@ static const struct semel_setting_spec schedule[] = {
      .default_text = "1000", .help = "how many rows are taken each time"},
     {"purge", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_schedule, purge_us),
      SEMEL_SETTING_RANGE(SECOND_US, DAY_US), .default_text = "1m", .help = "how often old records are deleted"},
+    {"others", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_schedule, others), .default_text = "true",
+     .help = "also end expired leases, decide gaps and purge for consumers that are no routes of this file, and for "
+             "idempotency keys"},
 };
 static const struct semel_setting_group schedule_group = SEMEL_SETTING_GROUP_OF(NULL, schedule);
 

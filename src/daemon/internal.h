@@ -65,7 +65,7 @@ struct semel_daemon {
     struct semel_serve_view view;
     char host[64];
     struct semel_tasks tasks;
-    struct semel_task http, counts, api;
+    struct semel_task http, counts, api, others;
     pthread_mutex_t lock; /* for who waits for the stop, or until it is roused */
     pthread_cond_t stops;
     atomic_bool stopping, cancel; /* cancel: what still runs is given up */
@@ -151,6 +151,7 @@ void semel__daemon_source(void *route);
 void semel__daemon_worker(void *worker);  /* effects in the database, and what is stored for pull */
 void semel__daemon_outside(void *worker); /* http, exec */
 void semel__daemon_pull(void *worker);    /* answers those who pull */
+void semel__daemon_others(void *daemon);  /* housekeeping of consumers that are no routes (house.c) */
 
 /* settings.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
  * every tick. */

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "core/consumer.h"
+#include "core/house.h"
 #include "daemon/internal.h"
 #include "ops/explain.h"
 
@@ -161,24 +162,13 @@ static semel_status keep_house(struct daemon_worker *worker, size_t *ret_n, stru
 {
     struct semel_inbox *inbox = &worker->inbox;
     struct semel_policy stored;
-    size_t n = 0;
     semel_status status = load(worker, &stored, err);
     *ret_n = 0;
     if (status != SEMEL_OK)
         return status == SEMEL_INVALID ? SEMEL_OK : status; /* the caller has reported it */
     stored.consumer = worker->route->conf->name;
     inbox->policy = &stored;
-    status = semel__inbox_recover(inbox, HOUSE_ROWS, &n, err);
-    *ret_n += n;
-    if (status == SEMEL_OK)
-        status = semel__inbox_gaps(inbox, HOUSE_ROWS, &n, err);
-    *ret_n += n;
-    if (status == SEMEL_OK)
-        status = semel__inbox_sweep(inbox, HOUSE_ROWS, &n, err);
-    *ret_n += n;
-    if (status == SEMEL_OK)
-        status = semel__inbox_purge(inbox, HOUSE_ROWS, &n, err);
-    *ret_n += n;
+    status = semel__house_keep(inbox, HOUSE_ROWS, ret_n, err);
     inbox->policy = &worker->route->conf->policy;
     return status;
 }
