@@ -574,7 +574,7 @@ static void ask_source(struct asker *asker)
     };
     if (kind->inspect != NULL)
         kind->inspect(route->from.options, &ask.base);
-    else if (semel__route_listens(route) == NULL) /* else producers come to us */
+    else if (semel__route_listens(route) == NULL && !semel__route_stored(route)) /* else there is nobody to ask */
         report(asker, FAILED, kind->name, "this program was built without %s", kind->name);
 }
 

@@ -259,6 +259,8 @@ void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_k
 bool semel__source_stores_positions(const struct semel_source *from);
 /* NULL: it is no route that listens. */
 const struct semel_listen_options *semel__route_listens(const struct semel_route *route);
+/* Its messages are in the inbox already: it has no deliveries (`from: inbox`). */
+bool semel__route_stored(const struct semel_route *route);
 const char *semel__do_name(enum semel_do_kind kind);
 bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret);
 /* Why a copy of a message is known for one even after its record is gone, in a clause; NULL: it is not. */

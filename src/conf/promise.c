@@ -195,7 +195,9 @@ static void label(const struct asked *a)
 static void order(const struct asked *a)
 {
     struct semel_promise *promise = &a->route->promise;
-    const char *text = "no order is asked for";
+    const char *text = semel__route_stored(a->route)
+                           ? "no order is asked for: order keys of stored messages count with `order: stored` only"
+                           : "no order is asked for";
     struct semel_buf buf;
     semel__buf_init(&buf, 1024);
     promise->order = SEMEL_ORDER_RESTS_NONE;
@@ -212,7 +214,10 @@ static void order(const struct asked *a)
         semel__buf_addz(&buf, text);
     else {
         semel__buf_addz(&buf, "per ");
-        semel__conf_put_said(&buf, a->node, "order");
+        if (semel__route_stored(a->route))
+            semel__buf_addz(&buf, "the order key that is stored");
+        else
+            semel__conf_put_said(&buf, a->node, "order");
         semel__buf_addf(&buf, ": it rests on %s", text);
     }
     keep(a, &buf, &promise->answers[SEMEL_CHECKLIST_ORDER]);
@@ -226,7 +231,9 @@ static void answer_key(const struct asked *a)
     semel__buf_init(&buf, 1024);
     semel__buf_addz(&buf, a->route->policy.one_source ? "consumer and id" : "consumer, source and id");
     semel__buf_addz(&buf, "; the id is ");
-    if (a->route->rules.id.kind == SEMEL_RULE_DEFAULT)
+    if (semel__route_stored(a->route))
+        semel__buf_addz(&buf, "the one that the message was stored with");
+    else if (a->route->rules.id.kind == SEMEL_RULE_DEFAULT)
         semel__buf_addz(&buf, "ce_id, id, message_id or webhook-id, whichever comes first");
     else
         semel__conf_put_said(&buf, a->node, "id");

@@ -399,6 +399,11 @@ const struct semel_setting_group *semel__conf_choice(const struct semel_setting_
     return s->kind == SEMEL_SETTING_ONE_OF ? s->choices[i] : NULL;
 }
 
+bool semel__conf_bare(const struct semel_setting_group *choice)
+{
+    return choice->n == 1 && choice->settings[0].kind == SEMEL_SETTING_WORD && choice->settings[0].words[1] == NULL;
+}
+
 bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret)
 {
     for (size_t i = 0; semel__conf_handlers[i] != NULL; i++)

@@ -100,7 +100,7 @@ struct daemon_worker {
     struct semel_inbox inbox;
     struct semel_pump pump;
     struct semel_worker_stats *stats;
-    bool serves;       /* the endpoint, where its route listens */
+    bool serves;       /* the endpoint, where its route listens; without a source: it runs */
     atomic_bool rests; /* its route is held, and it has nothing that it could still answer; for the source */
     struct semel_sql *sql;
     struct semel__handler handler;
@@ -120,10 +120,11 @@ struct daemon_route {
     struct semel_daemon *daemon;
     const struct semel_route *conf;
     bool listens;                  /* its workers poll the HTTP endpoint; there is no source thread */
+    bool stored_only;              /* `from: inbox`: nothing is delivered; every worker ticks, and the handoff is empty */
     struct semel_handoff *handoff; /* NULL: it listens */
     struct semel_pull *pull;
     struct semel_positions *_Atomic positions; /* of the source thread; a worker reports that one was taken over */
-    struct semel_task source;                  /* where it listens: up while its workers serve */
+    struct semel_task source;                  /* without a source thread: up while its workers serve */
     struct daemon_worker *workers;
     size_t n_workers;
     struct semel_route_stats *stats;

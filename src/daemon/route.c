@@ -150,7 +150,7 @@ static semel_status build_workers(struct daemon_route *route, struct semel_error
     bool outside = conf->handler.kind == SEMEL_DO_HTTP || conf->handler.kind == SEMEL_DO_EXEC;
     /* A worker that moves a position gets all of a partition. */
     bool lanes = conf->policy.order != SEMEL_ORDER_NONE || semel__source_stores_positions(&conf->from);
-    size_t n = outside ? 1 : (size_t)conf->workers;
+    size_t n = outside || (pull && route->stored_only) ? 1 : (size_t)conf->workers;
     semel_status status = SEMEL_OK;
     struct semel_random rng;
     semel__random_seed_os(&rng);
@@ -176,6 +176,7 @@ static semel_status build_route(struct semel_daemon *daemon, const struct semel_
     route->daemon = daemon;
     route->conf = conf;
     route->listens = semel__route_listens(conf) != NULL;
+    route->stored_only = semel__route_stored(conf);
     route->held = true; /* until its settings are stored */
     pthread_mutex_init(&route->lock, NULL);
     pthread_mutex_init(&route->breaker_lock, NULL);
@@ -236,7 +237,7 @@ static semel_status start(struct semel_unit *unit, struct semel_error *err)
         status = semel__task_start(&worker->task, pulls ? "pull" : bodies[conf->handler.kind].name,
                                    pulls ? semel__daemon_pull : bodies[conf->handler.kind].body, worker, err);
     }
-    if (status == SEMEL_OK && !route->listens)
+    if (status == SEMEL_OK && !route->listens && !route->stored_only)
         status = semel__task_start(&route->source, "source", semel__daemon_source, route, err);
     SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "route starts", SEMEL_F_STR("consumer", conf->name),
                SEMEL_F_Z("from", conf->from.kind->name), SEMEL_F_Z("do", semel__do_name(conf->handler.kind)),

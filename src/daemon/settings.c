@@ -206,9 +206,10 @@ bool semel__daemon_settings_hold(struct daemon_worker *worker)
 {
     struct daemon_route *route = worker->route;
     bool held = atomic_load(&route->held);
-    if (route->listens && worker->broker != NULL && worker->serves == held) {
+    if ((route->listens || route->stored_only) && worker->broker != NULL && worker->serves == held) {
         worker->serves = !held;
-        semel__ingest_serve(worker->broker, !held);
+        if (route->listens)
+            semel__ingest_serve(worker->broker, !held);
         if (worker->index == 0)
             semel__daemon_source_up(route, !held, NULL);
     }
