@@ -252,8 +252,9 @@ struct semel_conf_shown {
 };
 /* Every setting in the order of the table; the strings live until `each` returns. */
 void semel__conf_settings(void (*each)(void *ctx, const struct semel_conf_shown *shown), void *ctx);
-/* A file to start with, in which every setting of these kinds is explained. */
-void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_kind handler, struct semel_buf *buf);
+/* A file to start with: what must be said for these kinds; full: every setting of them, explained. */
+void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_kind handler, bool full,
+                         struct semel_buf *buf);
 
 /* Are its positions kept with the effects? */
 bool semel__source_stores_positions(const struct semel_source *from);

@@ -157,7 +157,8 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
                                   struct semel_settled *ret_settled, struct semel_error *err);
 
 /* Stores a delivery for a later take: a `waiting` row that is due now, with no attempt counted. ACK, new: it is stored;
- * otherwise the verdict that a delivery gets. An existing row does not change. */
+ * otherwise the verdict that a delivery gets. An existing row does not change. One whose not_before_us is to come is
+ * due then, and judged then: it keeps its place in its key until that time, whatever else it would have to wait for. */
 semel_status semel__inbox_put(struct semel_inbox *inbox, const struct semel__msg *msg,
                               struct semel_settled *ret_settled, struct semel_error *err);
 /* The same for n deliveries in order of arrival (at most SEMEL_BATCH_MAX), one transaction per batch. Statuses as of
