@@ -116,7 +116,8 @@ enum semel_checklist {
 /* What a route promises, computed and never set. */
 struct semel_promise {
     enum semel_guarantee guarantee;
-    struct semel_str why; /* the label in a sentence */
+    struct semel_guarantee_text label; /* in words: "ATOMIC for 45 days" (core/policy.h) */
+    struct semel_str why;              /* the label in a sentence */
     enum semel_order_rests order;
     int64_t horizon_us; /* SEMEL_NONE: for ever */
     struct semel_str answers[SEMEL_CHECKLIST_COUNT];
@@ -268,7 +269,6 @@ bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret);
 const char *semel__route_lasting(const struct semel_route *route);
 /* Is this parameter of a store's URL a secret, or a misspelt one? */
 bool semel__conf_secret_parameter(struct semel_str name);
-const char *semel__guarantee_name(enum semel_guarantee guarantee);
 const char *semel__order_rests_name(enum semel_order_rests rests); /* none, source, versions */
 const char *semel__checklist_name(enum semel_checklist item);
 

@@ -357,6 +357,8 @@ static void count_end(struct semel_inbox *inbox, const struct item *item)
     const struct semel_progress *progress = &item->progress;
     inbox->counts.done += progress->state == SEMEL_STATE_COMPLETED;
     inbox->counts.failed += item->ended && progress->state != SEMEL_STATE_REJECTED;
+    if (item->ended && progress->state != SEMEL_STATE_REJECTED)
+        semel__str_show(inbox->why, sizeof inbox->why, progress->error_text);
     inbox->counts.rejected += progress->state == SEMEL_STATE_REJECTED;
     inbox->counts.classes[progress->error_class] += item->ended || progress->state == SEMEL_STATE_REJECTED;
 }

@@ -121,6 +121,7 @@ struct semel_inbox {
     size_t wary, wary_deferred;
     size_t run; /* messages between two savepoints; 0: as inbox.c sets it */
     struct semel_counts counts;
+    char why[SEMEL_BREAKER_WHY]; /* the error of the last message that failed; "": none has */
     struct semel_places places;
     struct semel_position_updates
         *position_updates;      /* NULL, or the positions that move with this batch; only positions.c sets it */

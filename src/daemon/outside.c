@@ -312,7 +312,7 @@ static void probed(struct outside *o, const struct semel_call_end *end)
         o->unheard = 0;
         semel__route_breaker_end(pump->breaker, pump, now_us);
     } else {
-        semel__pump_fail(pump, SEMEL_CLASS_UNKNOWN, now_us);
+        semel__pump_fail(pump, SEMEL_CLASS_UNKNOWN, "the reconcile was not answered", now_us);
     }
 }
 
@@ -378,7 +378,7 @@ static void ended(struct outside *o, const struct semel_call_end *end)
     slot->ending = (struct semel_ending){.result = end->result};
     if (end->status != SEMEL_OK) {
         slot->state = SLOT_UNTOUCHED;
-        semel__pump_fail(&o->worker->pump, end->err.cls, semel__now(&semel__clock_real));
+        semel__pump_fail(&o->worker->pump, end->err.cls, end->err.text, semel__now(&semel__clock_real));
         semel__daemon_log(route, end->err.cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
                           "cannot make a call; its message is given back", end->status, &end->err, 0);
         return;

@@ -110,7 +110,8 @@ static semel_status store_settings(struct daemon_worker *worker, struct semel_er
     const struct semel_setter by = {.who = semel__str(worker->owner),
                                     .reason = SEMEL_STR("the settings of a route's file"),
                                     .host = semel__str(daemon->host),
-                                    .file = semel__str(daemon->options.file)};
+                                    .file = semel__str(daemon->options.file),
+                                    .adopts = route->stored_only};
     struct semel_setting now;
     struct semel_arena arena;
     semel__arena_init(&arena, (size_t)8 * SEMEL_SETTINGS_MAX);

@@ -40,13 +40,16 @@ static void alerted(void *ctx, enum semel_alert alert, const struct semel__msg *
     };
     struct daemon_worker *worker = ctx;
     struct daemon_route *route = worker->route;
+    char key[SEMEL_STEP_KEY_TEXT];
+    bool asked = alert == SEMEL_ALERT_UNKNOWN && msg != NULL && /* the other side knows it by this key */
+                 semel__step_key(route->conf->name, msg->source, msg->id, SEMEL_STR("effect"), key);
     semel__stats_alert(route->stats, alert);
     SEMEL__LOG(route->daemon->log, SEMEL_LOG_WARN, names[alert], SEMEL_F_STR("consumer", route->conf->name),
                SEMEL_F_STR("source", msg != NULL ? msg->source : (struct semel_str){0}),
                SEMEL_F_STR("id", msg != NULL ? msg->id : (struct semel_str){0}),
                SEMEL_F_STR("type", msg != NULL ? msg->type : (struct semel_str){0}),
                SEMEL_F_STR("traceparent", msg != NULL ? msg->traceparent : (struct semel_str){0}),
-               SEMEL_F_STR("why", text));
+               SEMEL_F_Z("idempotency_key", asked ? key : NULL), SEMEL_F_STR("why", text));
 }
 
 static void observed(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n)
@@ -182,6 +185,7 @@ bool semel__daemon_worker_open(struct daemon_worker *worker)
             return true;
         }
         int wait_ms = semel__daemon_backoff_ms(++worker->failures, &worker->rng);
+        (void)semel__task_set_up(&worker->task, false, err.text);
         semel__daemon_log(route, status == SEMEL_INVALID ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
                           "cannot start the route; retrying", status, &err, wait_ms);
         semel__stats_store_up(route->stats, false);

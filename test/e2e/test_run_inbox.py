@@ -25,6 +25,12 @@ POINTS = ["take.settled:1", "take.committed:2", "lease.run:1", "batch.settled:1"
 OUTSIDE_POINTS = ["take.committed:1", "finish.begun:1"]
 
 
+def put(db, consumer, id, payload, order_key=None, not_before=None):
+    """By the loadable extension, whose arguments go by their places."""
+    db.execute("SELECT act FROM semel_inbox_put(?, ?, '', NULL, ?, NULL, NULL, NULL, ?, NULL, NULL, NULL, NULL, ?)",
+               (consumer, id, payload, order_key, not_before)).fetchall()
+
+
 class Stored(scenes.Source):
     """Messages that a program stores in SQL, with its own connection."""
 
@@ -63,9 +69,7 @@ class Stored(scenes.Source):
         try:
             db.execute("BEGIN IMMEDIATE")
             for id, body in messages:
-                db.execute("SELECT act FROM semel_inbox_put WHERE consumer = ? AND message_id = ? AND payload = ? "
-                           "AND order_key IS ? AND not_before IS ?",
-                           (consumer, id, json.dumps(body), body["k"] if self.keyed else None, at)).fetchall()
+                put(db, consumer, id, json.dumps(body), body["k"] if self.keyed else None, at)
             db.execute("COMMIT")
         finally:
             db.close()
@@ -242,11 +246,9 @@ def test_a_time_that_cannot_be_meant_is_refused_and_stores_nothing(books, source
         db = source.connect()
         for value, why in BAD_SQLITE.items():
             with pytest.raises(sqlite3.Error, match=why):
-                db.execute("SELECT act FROM semel_inbox_put WHERE consumer = 'books' AND message_id = 'm' AND "
-                           "payload = '{}' AND not_before = ?", (value,)).fetchall()
+                put(db, "books", "m", "{}", not_before=value)
         for id, value in (("now", None), ("past", 0)):
-            db.execute("SELECT act FROM semel_inbox_put WHERE consumer = 'books' AND message_id = ? AND "
-                       "payload = '{}' AND not_before IS ?", (id, value)).fetchall()
+            put(db, "books", id, "{}", not_before=value)
         due = db.execute("SELECT message_id FROM semel_inbox WHERE due_at <= ? ORDER BY 1",
                          (int(time.time() * 1e6),)).fetchall()
         db.close()
