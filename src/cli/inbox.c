@@ -1011,12 +1011,16 @@ static const struct cli_command resolve = {
 };
 
 static const struct cli_command *const children[] = {
-    &ls, &show_command, &retry, &discard, &resolve, NULL,
+    &ls, &show_command, &retry, &discard, &resolve,
+#ifdef SEMEL_WITH_RUN
+    &cli_reconcile,
+#endif
+    NULL,
 };
 
 const struct cli_command cli_inbox = {
     .name = "inbox",
-    .summary = "list, explain, retry, discard and resolve messages",
+    .summary = "list, explain, retry, discard, resolve and reconcile messages",
     .operands = "COMMAND",
     .help =
         "Dead letters are messages like all others: semel inbox ls --dead lists them, semel inbox ls --group-by error\n"

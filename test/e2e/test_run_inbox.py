@@ -190,8 +190,8 @@ def test_a_program_and_a_worker_that_pulls_get_what_is_stored(tmp_path, books, s
         assert json.loads(out.read_text()) == {"k": "k1", "n": 1}
         source.send([("p1", {"k": "k1", "n": 2})], consumer="pulled")
         taken = pull("take?max=5&wait=20s")
-        assert [one["id"] for one in taken["messages"]] == ["p1"], taken
-        pull("settle", [{"token": taken["messages"][0]["token"], "result": "done"}])
+        assert [one["id"] for one in taken] == ["p1"], taken
+        pull("settle", [{"token": taken[0]["token"], "result": "done"}])
         daemon.until(lambda: books.states("pulled") == {"completed": 1}, "the worker has settled it")
 
 
@@ -244,11 +244,13 @@ def test_a_time_that_cannot_be_meant_is_refused_and_stores_nothing(books, source
         due = books.sql("SELECT message_id FROM semel.inbox WHERE due_at <= now() ORDER BY 1")
     else:
         db = source.connect()
+        db.execute("BEGIN IMMEDIATE")
         for value, why in BAD_SQLITE.items():
             with pytest.raises(sqlite3.Error, match=why):
                 put(db, "books", "m", "{}", not_before=value)
         for id, value in (("now", None), ("past", 0)):
             put(db, "books", id, "{}", not_before=value)
+        db.execute("COMMIT")
         due = db.execute("SELECT message_id FROM semel_inbox WHERE due_at <= ? ORDER BY 1",
                          (int(time.time() * 1e6),)).fetchall()
         db.close()
@@ -266,6 +268,7 @@ def test_the_command_sends_for_later(books):  # noqa: F811
     assert send("--lines", stdin=lines).code == 0
     rows = {row["id"]: row["due_at"] for row in books.store.semel("inbox", "ls", "--json").json}
     assert {due[:19] for due in rows.values()} == {later[:19]} and set(rows) == {"m1", "m2"}
+    assert "does not run before" in books.store.semel("inbox", "show", "m1", "--consumer", "books").out
     for wrong in ("tomorrow", "infinity", "9999-01-01T00:00:00Z"):
         result = send("--id", "m3", "--not-before", wrong, "{}")
         assert result.code == 2 and "not" in result.err and "before" in result.err, result

@@ -67,9 +67,9 @@ def expire(base, consumer, id):
     assert base.semel("send", "--consumer", consumer, "--id", id, "{}").code == 0
     then = "now() - interval '1 minute'" if base.table == "semel.inbox" else "1000"
     table = "semel.record" if base.table == "semel.inbox" else base.table
-    base.sql(f"UPDATE {table} SET status = 'processing', attempts = 1, due_at = NULL, lease_owner = 'gone', "
-             f"lease_token = (SELECT coalesce(max(lease_token), 0) + 1 FROM {base.table}), lease_until = {then} "
-             "WHERE status = 'waiting';")
+    base.sql(f"UPDATE {table} SET status = 'processing', attempts = 1, alone = true, due_at = NULL, "
+             f"lease_owner = 'gone', lease_token = (SELECT coalesce(max(lease_token), 0) + 1 FROM {base.table}), "
+             f"lease_until = {then} WHERE status = 'waiting';")
 
 
 def states(base):
