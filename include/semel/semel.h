@@ -78,6 +78,7 @@ struct semel_msg {
     int64_t version;               /* of the order key; SEMEL_NONE: none */
     int64_t message_time_us;       /* when the event was made; SEMEL_NONE: from the id, as timed_ids says */
     int delivery;                  /* 1: first delivery, more: redelivery, 0: the source does not know */
+    int64_t not_before_us;         /* semel_inbox_put: it does not run before this time; SEMEL_NONE: at once */
 };
 SEMEL_API void semel_msg_init(struct semel_msg *msg);
 
@@ -261,8 +262,9 @@ SEMEL_API semel_status semel_inbox_release(struct semel *s, int64_t token, struc
 typedef void (*semel_taken)(void *ctx, const struct semel_msg *msg, const struct semel_verdict *verdict);
 SEMEL_API semel_status semel_inbox_take(struct semel *s, const char *consumer, size_t max, int64_t lease_ms,
                                         semel_taken taken, void *ctx, size_t *ret_n, struct semel_error *err);
-/* Stores a message for a later take, as if its broker had delivered it. SEMEL_ACK, new: it is stored, and due now; no
- * attempt is counted. INVALID: there is no payload (an empty one is allowed), or the consumer stores none. */
+/* Stores a message for a later take, as if its broker had delivered it. SEMEL_ACK, new: it is stored, and due now, or
+ * at msg->not_before_us (within ten years); no attempt is counted. Until then messages of its order key that come after
+ * it wait behind it. INVALID: there is no payload (an empty one is allowed), or the consumer stores none. */
 SEMEL_API semel_status semel_inbox_put(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
                                        struct semel_error *err);
 

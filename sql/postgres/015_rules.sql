@@ -344,7 +344,11 @@ RETURNS semel._verdict LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v semel._verdict := ('ack', r.status, 0, NULL, NULL, NULL);
 BEGIN
-    IF r.status = 'waiting' OR (r.status = 'failed' AND r.due_at <= now) THEN
+    IF r.status = 'waiting' AND r.error_class IS NULL AND r.due_at > now THEN  -- put for a later time
+        v.act := CASE WHEN r.payload IS NOT NULL THEN 'ack' ELSE 'later' END;
+        v.why := 'backoff';
+        RETURN v;
+    ELSIF r.status = 'waiting' OR (r.status = 'failed' AND r.due_at <= now) THEN
         RETURN semel._verdict_turn(p, k, r, r.version, intent, now);
     END IF;
     CASE r.status
@@ -625,6 +629,7 @@ BEGIN
             updated_at = semel._touched(coalesce(i.updated_at, i.received_at), now)
         WHERE i.ctid = (SELECT w.ctid FROM semel.record AS w
                         WHERE w.key = head.key AND w.stream = head.stream AND w.status IS NOT DISTINCT FROM 'waiting'
+                          AND (w.error_class IS NOT NULL OR (w.due_at > now) IS NOT TRUE)   -- put for a later time
                         FOR UPDATE SKIP LOCKED);
     END IF;
 END $$;

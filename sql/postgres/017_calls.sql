@@ -251,17 +251,38 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+-- A time that is far away is a mistake in its unit, and the message would wait for it without a word.
+CREATE FUNCTION semel._check_not_before(not_before timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF not_before = 'infinity' OR not_before < '1970-01-01 00:00+00'
+       OR not_before > semel._now() + interval '3653 days' THEN
+        PERFORM semel._refuse(format('inbox_put: not_before is %s; it must be a time from 1970 on, at most ten years '
+                                     'ahead', not_before));
+    END IF;
+END $$;
+
+-- The row that this call has inserted waits for its time alone, without a class: the verdict comes then.
+CREATE FUNCTION semel._postpone(p semel._policy, m semel._message, until timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE semel.record AS i SET due_at = until, error_class = NULL, error_text = NULL FROM semel.stream AS s
+    WHERE s.consumer = p.consumer AND s.source = m.source AND i.stream = s.stream
+      AND i.key = semel.message_key(m.message_id) AND i.status IS NOT DISTINCT FROM 'waiting';
+END $$;
+
 CREATE FUNCTION semel.inbox_put(
     consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
-    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL)
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, not_before timestamptz = NULL)
 RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
     p semel._policy;
     m semel._message;
     a semel._answer;
+    fresh boolean := false;
 BEGIN
+    PERFORM semel._check_not_before(not_before);
     p := semel._policy_for('inbox_put', consumer, order_key, version);
     m := semel._message('inbox_put', p, message_id, source, type, payload, raw, headers, business_key, order_key,
                         version, fingerprint, message_time, delivery);
@@ -271,7 +292,14 @@ BEGIN
     ELSIF m.payload IS NULL THEN
         PERFORM semel._refuse('inbox_put: payload or raw is needed, which may be empty: nobody would bring it later');
     END IF;
+    IF not_before > semel._now() AND semel._try_lock(p.consumer, m.source, m.message_id) THEN
+        fresh := NOT EXISTS (SELECT FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source = m.source
+                                                            AND i.key = semel.message_key(m.message_id));
+    END IF;
     a := semel._deliver(p, m, 'put', p.lease, NULL, NULL);
+    IF fresh AND a.status = 'waiting' THEN
+        PERFORM semel._postpone(p, m, not_before);
+    END IF;
     act := a.act;
     why := a.why;
     RETURN NEXT;
@@ -702,11 +730,12 @@ END $$;
 CREATE FUNCTION semel.inbox_put(
     consumer text, message_id uuid, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
-    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL)
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, not_before timestamptz = NULL)
 RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1 AS $$
 BEGIN
     RETURN QUERY SELECT * FROM semel.inbox_put(consumer, message_id::text, source, type, payload, raw, headers,
-                                               business_key, order_key, version, fingerprint, message_time, delivery);
+                                               business_key, order_key, version, fingerprint, message_time, delivery,
+                                               not_before);
 END $$;
 
 -- ---- the same for a bigint -----------------------------------------------------------------------------------------
@@ -754,11 +783,12 @@ END $$;
 CREATE FUNCTION semel.inbox_put(
     consumer text, message_id bigint, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
-    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL)
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, not_before timestamptz = NULL)
 RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1 AS $$
 BEGIN
     RETURN QUERY SELECT * FROM semel.inbox_put(consumer, message_id::text, source, type, payload, raw, headers,
-                                               business_key, order_key, version, fingerprint, message_time, delivery);
+                                               business_key, order_key, version, fingerprint, message_time, delivery,
+                                               not_before);
 END $$;
 
 -- Nobody but the owner may call what is made here; roles.sql grants what an application needs.

@@ -52,6 +52,7 @@ enum semel_setting_kind {
 #define SEMEL_SETTING_FOR_SQL 128u /* `semel init` writes it for a statement only */
 #define SEMEL_SETTING_NOT 256u     /* the member holds the opposite of the flag */
 #define SEMEL_SETTING_VISIBLE 512u /* ASCII without blanks */
+#define SEMEL_SETTING_HINT 1024u   /* the short form of `semel init` mentions it */
 
 struct semel_setting_group;
 

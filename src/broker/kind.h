@@ -64,6 +64,7 @@ struct semel_inspector {
 #define SEMEL_KIND_POSITIONS 1u /* numbers its deliveries: a position is an id */
 #define SEMEL_KIND_DOUBTS 2u    /* says of each delivery that it cannot count whether it may have been seen before */
 #define SEMEL_KIND_SERVED 4u    /* the HTTP server makes it, so that it has no `open`; who sent a message is answered */
+#define SEMEL_KIND_STORED 16u   /* what is in the inbox of the store already: nothing is delivered, it has no `open` */
 #define SEMEL_KIND_RUNS 8u      /* its sink has SEMEL_BROKER_RUNS (core/broker.h) */
 
 /* The options of every sink begin with it: where events go (core/destination.h). */
@@ -91,7 +92,7 @@ struct semel_broker_kind {
     size_t (*in_flight)(const void *options, size_t wanted);
     /* Does the store keep positions with the effects? NULL: never. */
     bool (*stores_positions)(const void *options);
-    /* NULL: not built in, or SERVED. hooks may be NULL. */
+    /* NULL: not built in, SERVED or STORED. hooks may be NULL. */
     semel_status (*open)(struct semel_broker **ret, const void *options, const struct semel_source_hooks *hooks,
                          struct semel_error *err);
     void (*inspect)(const void *options, const struct semel_inspector *inspector); /* NULL as for open */

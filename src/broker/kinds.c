@@ -923,6 +923,52 @@ static const struct semel_broker_kind listen_kind = {
     .connection = listen_connection,
 };
 
+/* ---- the inbox itself --------------------------------------------------------------------------------- */
+
+struct inbox_options {
+    int stored;
+};
+
+static const char *const stored_words[] = {"stored", NULL};
+
+static const struct semel_setting_spec inbox_settings[] = {
+    {"inbox", SEMEL_SETTING_WORD, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(inbox_options, stored),
+     .words = stored_words, .example = "stored",
+     .help = "no broker: messages that inbox_put or `semel send` stored, and those that failed in SQL; `from: inbox` is "
+             "the same"},
+};
+static const struct semel_setting_group inbox_group = SEMEL_SETTING_GROUP_OF("inbox", inbox_settings);
+
+static void inbox_check(void *options, const struct semel_setting_check *check)
+{
+    (void)options;
+    (void)check;
+}
+
+static const char *inbox_order(const void *options, bool *ret_ordered)
+{
+    (void)options;
+    *ret_ordered = true;
+    return "the order in which messages of a key were stored: whoever stores them decides it";
+}
+
+static void inbox_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    (void)options;
+    (void)check;
+    semel__buf_addz(buf, "none besides the store's: there is no broker");
+}
+
+static const struct semel_broker_kind inbox_kind = {
+    .name = "inbox",
+    .flags = SEMEL_KIND_STORED,
+    .from = &inbox_group,
+    .options_size = sizeof(struct inbox_options),
+    .check = inbox_check,
+    .order = inbox_order,
+    .connection = inbox_connection,
+};
+
 /* ---- webhooks ----------------------------------------------------------------------------------------- */
 
 struct webhook_to {
@@ -1033,7 +1079,8 @@ static const struct semel_broker_kind webhook_kind = {
 
 /* ---- the tables --------------------------------------------------------------------------------------- */
 
-const struct semel_broker_kind *const semel__broker_kinds[] = {&kafka_kind, &amqp_kind, &sqs_kind, &listen_kind, NULL};
+const struct semel_broker_kind *const semel__broker_kinds[] = {&kafka_kind,  &amqp_kind,  &sqs_kind,
+                                                               &listen_kind, &inbox_kind, NULL};
 const struct semel_broker_kind *const semel__sink_kinds[] = {&kafka_kind, &amqp_kind, &sqs_kind, &webhook_kind, NULL};
 
 static const struct semel_broker_kind *find_kind(const struct semel_broker_kind *const *kinds, struct semel_str name)

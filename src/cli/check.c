@@ -574,7 +574,7 @@ static void ask_source(struct asker *asker)
     };
     if (kind->inspect != NULL)
         kind->inspect(route->from.options, &ask.base);
-    else if (semel__route_listens(route) == NULL) /* else producers come to us */
+    else if (semel__route_listens(route) == NULL && !semel__route_stored(route)) /* else there is nobody to ask */
         report(asker, FAILED, kind->name, "this program was built without %s", kind->name);
 }
 
@@ -803,7 +803,7 @@ static bool ask_everything(struct cli *cli, const struct semel_conf *conf, struc
 static void say_route(const struct cli *cli, const struct semel_route *route)
 {
     const struct semel_promise *promise = &route->promise;
-    cli_say(cli, "%s: %s (from %s, do %s)", route->name.p, semel__guarantee_name(promise->guarantee),
+    cli_say(cli, "%s: %s (from %s, do %s)", route->name.p, promise->label.text,
             route->from.kind->name, semel__do_name(route->handler.kind));
     cli_say(cli, "  %s", promise->why.p);
     for (int i = 0; i < SEMEL_CHECKLIST_COUNT; i++)
@@ -881,7 +881,7 @@ static void fill_route(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "route", route->name);
     semel__object_text(one, "source", semel__str(route->from.kind->name));
     semel__object_text(one, "handler", semel__str(semel__do_name(route->handler.kind)));
-    semel__object_text(one, "guarantee", semel__str(semel__guarantee_name(promise->guarantee)));
+    semel__object_text(one, "guarantee", semel__str(promise->label.text));
     semel__object_text(one, "why", promise->why);
     semel__object_text(one, "order", semel__str(semel__order_rests_name(promise->order)));
     semel__object_number(one, "retention_us", route->policy.retention_us);

@@ -74,7 +74,8 @@ struct cli_command {
 
 extern const struct cli_command cli_check, cli_init, cli_run, cli_relay, cli_gateway;
 extern const struct cli_command cli_demo, cli_migrate, cli_send, cli_status, cli_inbox, cli_bench, cli_consumer,
-    cli_completion, cli_outbox, cli_rewind, cli_version;
+    cli_completion, cli_outbox, cli_rewind, cli_tick, cli_version;
+extern const struct cli_command cli_reconcile; /* a child of inbox */
 
 /* ---- talking ---- */
 

@@ -19,7 +19,7 @@ static int print_lines(const struct cli *cli, const struct semel_consumer_line *
     struct cli_table *table = cli_table_new(cli, columns, 3);
     for (size_t i = 0; i < n && table != NULL; i++) {
         cli_table_text(table, lines[i].name);
-        cli_table_text(table, semel__str(lines[i].guarantee));
+        cli_table_text(table, semel__str(lines[i].guarantee.text));
         cli_table_text(table, lines[i].settings);
     }
     return cli_table_print(table);
@@ -104,7 +104,7 @@ static int print_table(struct cli *cli, const struct semel_policy *policy, const
         code = cli_fail(CLI_FAILED, "out of memory");
     } else {
         struct shown shown = {cli_table_new(cli, columns, 5), buf.p};
-        cli_say(cli, "%.*s: %s", (int)policy->consumer.n, policy->consumer.p, semel__ops_guarantee(policy));
+        cli_say(cli, "%.*s: %s", (int)policy->consumer.n, policy->consumer.p, semel__ops_guarantee(policy).text);
         if (semel__str_given(by->file)) { /* which file sets it, and since when */
             semel__time_format(by->at_us, at);
             cli_say(cli, "set by %.*s on %.*s, %s", (int)by->file.n, by->file.p, (int)by->host.n, by->host.p, at);
@@ -185,7 +185,7 @@ static int run_set(struct cli *cli, const struct cli_args *args)
         code = set_by_person(cli, args, settings, &now);
     if (code != CLI_OK)
         return code;
-    cli_say(cli, "%s: %s, %s", cli_operand(args, 0), semel__ops_guarantee(&now.policy),
+    cli_say(cli, "%s: %s, %s", cli_operand(args, 0), semel__ops_guarantee(&now.policy).text,
             now.changed ? now.change.p : "nothing changed");
     if (now.hint != NULL)
         cli_say(cli, "note: %s", now.hint);

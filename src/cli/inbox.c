@@ -285,6 +285,7 @@ static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
 {
     const struct semel_row *row = f->row;
     const struct semel_progress *progress = &row->progress;
+    char key[SEMEL_STEP_KEY_TEXT];
     cli_field(cli, "id", row->id);
     cli_field(cli, "consumer", row->consumer);
     cli_field(cli, "source", row->source.n > 0 ? row->source : (struct semel_str){0});
@@ -309,6 +310,8 @@ static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
     cli_field(cli, "outcome", progress->outcome);
     cli_field(cli, "position", row->position);
     cli_field(cli, "traceparent", row->traceparent);
+    if (semel__facts_idempotency_key(f, key))
+        cli_say(cli, "%-14s%s (Idempotency-Key)", "call key", key);
     field_number(cli, "arrival", row->arrival);
     cli_field(cli, "headers", row->headers);
     if (!row->kept)
@@ -854,7 +857,7 @@ static int report(struct bulk *b, const struct semel_bulk *run)
     }
     if (stopped != NULL)
         cli_fail(code, "%s", cause);
-    if (now.left > 0) {
+    if (now.left > 0 || (stopped != NULL && b->kind == SEMEL_COMMAND_RETRY)) { /* what failed again is taken up, too */
         semel__buf_init(&text, SEMEL_EXPLAIN_MAX);
         semel__ops_put_resume(&text, &now, b->ops.store_option);
         cli_fail(code, "to go on: %.*s", (int)text.n, text.p != NULL ? text.p : "");
@@ -1008,12 +1011,16 @@ static const struct cli_command resolve = {
 };
 
 static const struct cli_command *const children[] = {
-    &ls, &show_command, &retry, &discard, &resolve, NULL,
+    &ls, &show_command, &retry, &discard, &resolve,
+#ifdef SEMEL_WITH_RUN
+    &cli_reconcile,
+#endif
+    NULL,
 };
 
 const struct cli_command cli_inbox = {
     .name = "inbox",
-    .summary = "list, explain, retry, discard and resolve messages",
+    .summary = "list, explain, retry, discard, resolve and reconcile messages",
     .operands = "COMMAND",
     .help =
         "Dead letters are messages like all others: semel inbox ls --dead lists them, semel inbox ls --group-by error\n"

@@ -135,12 +135,12 @@ static int run(struct cli *cli, const struct cli_args *args)
         return cli_fail(CLI_USAGE, "--from is '%s'; it must be %s", from, sources);
     if (handler != NULL && !semel__do_parse(semel__str(handler), &do_kind))
         return cli_fail(CLI_USAGE, "--do is '%s'; it must be sql, http, exec or pull", handler);
-    if (cli->json && (out != NULL || from != NULL || handler != NULL))
+    if (cli->json && (out != NULL || from != NULL || handler != NULL || cli_flag(args, "full")))
         return cli_fail(CLI_USAGE, "--json prints the table of all settings; it goes with no other option");
     if (cli->json)
         return print_table();
     semel__buf_init(&buf, (size_t)1 << 20);
-    semel__conf_example(source, do_kind, &buf);
+    semel__conf_example(source, do_kind, cli_flag(args, "full"), &buf);
     int code = CLI_OK;
     if (buf.failed)
         code = cli_fail(CLI_FAILED, "out of memory");
@@ -153,8 +153,9 @@ static int run(struct cli *cli, const struct cli_args *args)
 }
 
 static const struct cli_option options[] = {
-    {"from", 0, "SOURCE", "where messages come from: kafka (default), amqp, sqs or listen"},
+    {"from", 0, "SOURCE", "where messages come from: kafka (default), amqp, sqs, listen or inbox"},
     {"do", 0, "HANDLER", "what is done with them: sql (default), http, exec or pull"},
+    {"full", 0, NULL, "every setting with its meaning, not only those that must be said"},
     {"out", 'o', "FILE", "write to this file, which must not be there yet, instead of stdout"},
     {NULL, 0, NULL, NULL},
 };
@@ -163,8 +164,8 @@ const struct cli_command cli_init = {
     .name = "init",
     .summary = "print a file of settings to start with",
     .options = options,
-    .help = "Every setting of the chosen source and handler is there with its meaning; what need not be said is a\n"
-            "comment. With --json the table of all settings is printed instead.\n"
+    .help = "The settings that matter for the chosen source and handler. With --full every one is there with its\n"
+            "meaning, and what need not be said is a comment. With --json the table of all settings is printed.\n"
             "Exit code 4: the file of --out is there already.\n"
             "\n"
             "Examples\n"

@@ -136,6 +136,7 @@ static int run_file(struct cli *cli, const struct cli_args *args, bool relay)
     int code;
     if (status == SEMEL_OK && relay) {
         conf->n_routes = 0;
+        conf->schedule.others = false; /* it publishes, and does nothing else */
         if (conf->n_outboxes == 0)
             code = cli_fail(CLI_USAGE, "%s has no outboxes: there is nothing to relay", file);
         else

@@ -127,7 +127,7 @@ static int read_headers(struct cli *cli, const struct cli_args *args, struct sem
 
 static int read_msg(struct cli *cli, const struct cli_args *args, struct semel_msg *msg)
 {
-    const char *time = cli_value(args, "time");
+    const char *time = cli_value(args, "time"), *later = cli_value(args, "not-before");
     semel_msg_init(msg);
     msg->consumer = semel__str(cli_value(args, "consumer"));
     msg->id = semel__str(cli_value(args, "id"));
@@ -142,12 +142,27 @@ static int read_msg(struct cli *cli, const struct cli_args *args, struct semel_m
     if (time != NULL && !semel__time_parse(semel__str(time), &msg->message_time_us))
         return cli_fail(CLI_USAGE, "--time is '%s'; it must be a time with its zone, such as 2026-11-15T22:48:07Z",
                         time);
+    if (later != NULL && !semel__time_parse(semel__str(later), &msg->not_before_us))
+        return cli_fail(CLI_USAGE,
+                        "--not-before is '%s'; it must be a time with its zone, such as 2026-11-15T22:48:07Z", later);
     return read_headers(cli, args, &msg->headers);
 }
 
 /* ---- the members of a line ----------------------------------------------------------------------- */
 
-enum member { M_ID, M_SOURCE, M_TYPE, M_ORDER_KEY, M_BUSINESS_KEY, M_TIME, M_VERSION, M_PAYLOAD, M_HEADERS, M_COUNT };
+enum member {
+    M_ID,
+    M_SOURCE,
+    M_TYPE,
+    M_ORDER_KEY,
+    M_BUSINESS_KEY,
+    M_TIME,
+    M_NOT_BEFORE,
+    M_VERSION,
+    M_PAYLOAD,
+    M_HEADERS,
+    M_COUNT
+};
 
 static const char *const member_names[M_COUNT] = {
     [M_ID] = "id",
@@ -156,6 +171,7 @@ static const char *const member_names[M_COUNT] = {
     [M_ORDER_KEY] = "order_key",
     [M_BUSINESS_KEY] = "business_key",
     [M_TIME] = "time",
+    [M_NOT_BEFORE] = "not_before",
     [M_VERSION] = "version",
     [M_PAYLOAD] = "payload",
     [M_HEADERS] = "headers",
@@ -184,7 +200,7 @@ static bool walk(const struct semel_json *json, struct semel_str line, struct se
         if (at == M_COUNT)
             return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                                "there is no member \"%.*s\"; there are id, payload, source, type, order_key, version, "
-                               "business_key, headers and time",
+                               "business_key, headers, time and not_before",
                                name.n < 40 ? (int)name.n : 40, name.p) == SEMEL_OK;
         values[at] = value;
     }
@@ -229,15 +245,16 @@ static bool take_version(const struct reader *r, int64_t *ret)
                        (long long)VERSION_MAX) == SEMEL_OK;
 }
 
-static bool take_time(const struct reader *r, int64_t *ret_us)
+static bool take_time(const struct reader *r, enum member member, int64_t *ret_us)
 {
     struct semel_str text = {0};
-    if (!take_text(r, M_TIME, &text))
+    if (!take_text(r, member, &text))
         return false;
     if (!semel__str_given(text) || semel__time_parse(text, ret_us))
         return true;
     return semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                       "time must be a time with its zone, such as 2026-11-15T22:48:07Z") == SEMEL_OK;
+                       "%s must be a time with its zone, such as 2026-11-15T22:48:07Z",
+                       member_names[member]) == SEMEL_OK;
 }
 
 /* A string is the payload itself; anything else is kept as the JSON that it is. */
@@ -271,7 +288,8 @@ static bool take_msg(struct reader *r, struct semel_msg *msg)
         return semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "id is missing") == SEMEL_OK;
     return take_text(r, M_SOURCE, &msg->source) && take_text(r, M_TYPE, &msg->type) &&
            take_text(r, M_ORDER_KEY, &msg->order_key) && take_text(r, M_BUSINESS_KEY, &msg->business_key) &&
-           take_time(r, &msg->message_time_us) && take_version(r, &msg->version) && take_payload(r, &msg->payload) &&
+           take_time(r, M_TIME, &msg->message_time_us) && take_time(r, M_NOT_BEFORE, &msg->not_before_us) &&
+           take_version(r, &msg->version) && take_payload(r, &msg->payload) &&
            take_headers(r, &msg->headers);
 }
 
@@ -572,6 +590,7 @@ static const struct cli_option options[] = {
     {"business-key", 0, "KEY", "the intent: another message with it is a business duplicate"},
     {"header", 0, "NAME=VALUE...", "a header; may be given several times"},
     {"time", 0, "TIME", "when the event was made, as 2026-11-15T22:48:07Z (default: from the id, if it holds one)"},
+    {"not-before", 0, "TIME", "do not run it before this time, at most ten years ahead (default: at once)"},
     {"lines", 0, NULL, "read messages from stdin, one JSON object a line"},
     {NULL, 0, NULL, NULL},
 };
@@ -584,11 +603,12 @@ const struct cli_command cli_send = {
     .options = options,
     .help =
         "Prints what came of it. A duplicate is an answer, not a failure. The message is handled when somebody\n"
-        "works for the consumer: semel_inbox_work, semel_inbox_take, or the SQL function semel_inbox_take.\n"
+        "works for the consumer: a route of `semel run` (with `from: inbox` it needs no broker), semel_inbox_work,\n"
+        "semel_inbox_take, or the SQL function inbox_take.\n"
         "\n"
         "With --lines each line of stdin is an object with the member id, and where wanted payload (text, or any\n"
-        "JSON), source, type, order_key, version, business_key, headers (an object) and time; what a line does\n"
-        "not say is taken from the options. A line that is bad is named on stderr and the others go on. Lines\n"
+        "JSON), source, type, order_key, version, business_key, headers (an object), time and not_before; what a\n"
+        "line does not say is taken from the options. A line that is bad is named on stderr and the others go on. Lines\n"
         "are committed some at a time and counted when they are; what was interrupted can be sent again, because\n"
         "repeats are duplicates.\n"
         "\n"

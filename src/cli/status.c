@@ -5,6 +5,12 @@
  * Every query is bounded (P44): final rows are counted up to a cap, damage is looked for among the first rows that are
  * not finished. A count that was cut says "at least".
  */
+#include <netdb.h>
+#include <stdarg.h>
+#include <unistd.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
 #include "base/error.h"
 #include "cli/cli.h"
 #include "core/consumer.h"
@@ -17,10 +23,15 @@
 #define CONSUMERS_MAX 1000
 #define DAMAGE_LOOK 1000
 #define HOLDER_US INT64_C(5000000)
+#define WARNINGS_MAX 64
+#define ASK_S 5
+#define METRICS_MAX ((size_t)64 << 20)
+#define LATE_US (INT64_C(30) * 1000000)
 
 /* Everything that is shown, read before anything is printed. */
 struct view {
     const char *url;   /* as it may be shown */
+    const struct cli_args *args;
     const char *given; /* by the option, so that a command to be pasted must have it too */
     const struct cli_store_kind *kind;
     int64_t now_us;
@@ -30,7 +41,11 @@ struct view {
     size_t n_counts;
     struct semel_outbox_state outbox;
     size_t damaged;
-    int64_t dead, unknown;
+    int64_t n[SEMEL_STATE_COUNT];        /* messages by status */
+    const struct semel_count *overdue;   /* what is due for long and nobody takes: the oldest of them; NULL: none */
+    const struct semel_count *abandoned; /* leases that ran out and nobody ended; the oldest; NULL: none */
+    struct semel_str warnings[WARNINGS_MAX];
+    size_t n_warnings;
     int64_t wal_bytes;
     char about[256]; /* the database */
 };
@@ -63,6 +78,19 @@ static semel_status read_damage(struct semel_ops *ops, struct semel_str only, st
                             err);
 }
 
+/* A worker looks every few seconds at most: what is due for longer, or held beyond its lease, has none. */
+static void judge(struct view *view, const struct semel_count *count)
+{
+    const struct semel_count **late = count->state == SEMEL_STATE_PROCESSING ? &view->abandoned
+                                      : count->state == SEMEL_STATE_WAITING || count->state == SEMEL_STATE_FAILED
+                                          ? &view->overdue
+                                          : NULL;
+    view->n[count->state] += count->n;
+    if (late != NULL && count->next_us != SEMEL_NONE && count->next_us < view->now_us - LATE_US &&
+        (*late == NULL || count->next_us < (*late)->next_us))
+        *late = count;
+}
+
 static semel_status read_view(struct semel_ops *ops, struct semel_str only, struct view *view, struct semel_error *err)
 {
     semel_status status = read_consumers(ops, only, view, err);
@@ -72,10 +100,8 @@ static semel_status read_view(struct semel_ops *ops, struct semel_str only, stru
         status = semel_query_outbox_state(ops->store, NULL, true, CAP, ops->arena, &view->outbox, err);
     if (status == SEMEL_OK)
         status = read_damage(ops, only, view, err);
-    for (size_t i = 0; status == SEMEL_OK && i < view->n_counts; i++) {
-        view->dead += view->counts[i].state == SEMEL_STATE_DEAD ? view->counts[i].n : 0;
-        view->unknown += view->counts[i].state == SEMEL_STATE_UNKNOWN ? view->counts[i].n : 0;
-    }
+    for (size_t i = 0; status == SEMEL_OK && i < view->n_counts; i++)
+        judge(view, &view->counts[i]);
     return status;
 }
 
@@ -100,7 +126,7 @@ static void add_count(struct cli_table *table, const struct view *view, const st
     if (count != NULL)
         snprintf(number, sizeof(number), "%lld%s", (long long)count->n, count->capped ? "+" : "");
     cli_table_text(table, consumer->name);
-    cli_table_text(table, semel__str(consumer->guarantee));
+    cli_table_text(table, semel__str(consumer->guarantee.text));
     cli_table_text(table, semel__str(count != NULL ? semel__row_status_name(count->state) : ""));
     cli_table_text(table, semel__str(number));
     add_ago(table, count != NULL ? count->oldest_us : SEMEL_NONE, view->now_us);
@@ -124,20 +150,133 @@ static int print_counts(const struct cli *cli, const struct view *view)
     return cli_table_print(table);
 }
 
-static void print_warnings(struct cli *cli, const struct view *view)
+/* One warning, and the command that shows more. */
+__attribute__((format(printf, 4, 5))) static void warn(struct cli *cli, struct view *view, const char *command,
+                                                       const char *fmt, ...)
 {
-    if (view->dead > 0)
-        cli_say(cli, "warning: %lld dead letters; %s", (long long)view->dead,
-                cli_again(cli, "inbox ls --dead", view->given));
-    if (view->unknown > 0)
-        cli_say(cli, "warning: %lld messages whose effect is unknown; %s", (long long)view->unknown,
-                cli_again(cli, "inbox ls --status unknown", view->given));
+    char text[700];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (view->n_warnings < WARNINGS_MAX &&
+        semel__arena_copy(&cli->arena, semel__str(text), &view->warnings[view->n_warnings]))
+        view->n_warnings++;
+    cli_say(cli, "warning: %s%s%s", text, command != NULL ? "; " : "",
+            command != NULL ? cli_again(cli, command, view->given) : "");
+}
+
+/* "WHAT of CONSUMER WHEN 3 min ago THEN" */
+static void warn_late(struct cli *cli, struct view *view, const struct semel_count *late, const char *command,
+                      const char *what, const char *when, const char *then)
+{
+    char consumer[81], since[40];
+    if (late == NULL)
+        return;
+    semel__str_show(consumer, sizeof(consumer), late->consumer);
+    cli_ago(late->next_us, view->now_us, since, sizeof(since));
+    warn(cli, view, command, "%s of %s %s %s %s", what, consumer, when, since, then);
+}
+
+/* ---- what a daemon knows ---- */
+
+static int connect_to(const char *host, const char *port)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    const struct timeval patience = {.tv_sec = ASK_S};
+    struct addrinfo *list = NULL;
+    int fd = -1;
+    if (getaddrinfo(host, port, &hints, &list) != 0)
+        return -1;
+    for (const struct addrinfo *at = list; at != NULL && fd < 0; at = at->ai_next) {
+        fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
+        if (fd < 0)
+            continue;
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+        if (connect(fd, at->ai_addr, at->ai_addrlen) != 0) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(list);
+    return fd;
+}
+
+/* The answer to GET /metrics, ended by NUL. false: nobody answers there. */
+static bool get_metrics(const char *address, struct semel_buf *ret)
+{
+    char host[256], request[400], chunk[4096];
+    const char *colon = strrchr(address, ':');
+    if (colon == NULL || (size_t)(colon - address) >= sizeof(host))
+        return false;
+    snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
+    int n = snprintf(request, sizeof(request), "GET /metrics HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+                     address);
+    int fd = connect_to(host, colon + 1);
+    if (fd < 0)
+        return false;
+    ssize_t got = send(fd, request, (size_t)n, MSG_NOSIGNAL) == n ? 1 : -1;
+    while (got > 0 && (got = recv(fd, chunk, sizeof(chunk), 0)) > 0)
+        semel__buf_add(ret, chunk, (size_t)got);
+    close(fd);
+    semel__buf_add(ret, "", 1);
+    return got == 0 && !ret->failed && strncmp(ret->p, "HTTP/1.1 200", 12) == 0;
+}
+
+/* Lines such as semel_breaker_state{consumer="billing",state="open"} 1 */
+static void warn_breakers(struct cli *cli, struct view *view, const char *address)
+{
+    static const char family[] = "\nsemel_breaker_state{consumer=\"", state[] = "\",state=\"";
+    struct semel_buf answer;
+    char name[81];
+    semel__buf_init(&answer, METRICS_MAX);
+    bool ok = get_metrics(address, &answer);
+    if (!ok)
+        warn(cli, view, NULL, "no daemon answers at %s", address);
+    for (const char *at = ok ? strstr(answer.p, family) : NULL; at != NULL; at = strstr(at, family)) {
+        at += sizeof(family) - 1;
+        const char *end = strstr(at, state), *value = end != NULL ? strstr(end, "\"} ") : NULL;
+        if (value == NULL)
+            break;
+        semel__str_show(name, sizeof(name), (struct semel_str){at, (size_t)(end - at)});
+        if (value[3] == '1' && strncmp(end + sizeof(state) - 1, "closed", 6) != 0)
+            warn(cli, view, NULL, "the circuit breaker of route %s is open at %s; its log tells why", name,
+                 address);
+    }
+    semel__buf_done(&answer);
+}
+
+/* Says each, and keeps it for programs. */
+static void find_warnings(struct cli *cli, struct view *view)
+{
+    static const struct {
+        enum semel_row_status state;
+        const char *one, *many, *command;
+    } states[] = {
+        {SEMEL_STATE_DEAD, "dead letter", "dead letters", "inbox ls --dead"},
+        {SEMEL_STATE_UNKNOWN, "message whose effect is unknown", "messages whose effect is unknown",
+         "inbox ls --status unknown"},
+        {SEMEL_STATE_QUARANTINED, "message in quarantine, which does not run",
+         "messages in quarantine, which do not run", "inbox ls --status quarantined"},
+    };
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+        int64_t n = view->n[states[i].state];
+        if (n > 0)
+            warn(cli, view, states[i].command, "%lld %s", (long long)n, n == 1 ? states[i].one : states[i].many);
+    }
+    warn_late(cli, view, view->overdue, "inbox ls --status waiting,failed", "messages", "were due",
+              "and nobody takes them: no worker runs for this consumer, or its circuit breaker is open");
+    warn_late(cli, view, view->abandoned, "tick", "leases", "ran out",
+              "and nobody ends them: neither semel run nor semel tick runs");
     if (view->outbox.n[SEMEL_EVENT_DEAD] > 0)
-        cli_say(cli, "warning: %lld dead events, which no relay tries again; %s",
-                (long long)view->outbox.n[SEMEL_EVENT_DEAD], cli_again(cli, "outbox ls --dead", view->given));
+        warn(cli, view, "outbox ls --dead", "%lld dead event%s, which no relay tries again",
+             (long long)view->outbox.n[SEMEL_EVENT_DEAD], view->outbox.n[SEMEL_EVENT_DEAD] == 1 ? "" : "s");
+    for (size_t i = 0; cli_values(view->args, "admin", i) != NULL; i++)
+        warn_breakers(cli, view, cli_values(view->args, "admin", i));
     if (view->damaged > 0)
-        cli_say(cli, "warning: %zu damaged rows, which cannot run; %s", view->damaged,
-                cli_again(cli, "inbox ls", view->given));
+        warn(cli, view, "inbox ls", "%zu damaged row%s, which cannot run", view->damaged,
+             view->damaged == 1 ? "" : "s");
 }
 
 /* A writer is open for a moment all the time: only one that stays is worth a line. */
@@ -192,7 +331,7 @@ static void print_outbox(struct cli *cli, const struct view *view)
     print_holder(cli, view);
 }
 
-static int print_view(struct cli *cli, const struct view *view)
+static int print_view(struct cli *cli, struct view *view)
 {
     cli_say(cli, "store   %s, schema %zu", view->url, *view->kind->n);
     cli_say(cli, "        %s", view->about);
@@ -205,7 +344,7 @@ static int print_view(struct cli *cli, const struct view *view)
         cli_say(cli, "there are no consumers yet");
     if (view->n_consumers == CONSUMERS_MAX)
         cli_say(cli, "only the first %d consumers are shown; --consumer NAME shows another", CONSUMERS_MAX);
-    print_warnings(cli, view);
+    find_warnings(cli, view);
     return code;
 }
 
@@ -234,7 +373,7 @@ static void fill_consumer(struct semel_object *one, const void *ctx, size_t i)
         if (semel__str_eq(view->counts[k].consumer, view->consumers[i].name))
             counts.at[counts.n++] = &view->counts[k];
     semel__object_text(one, "consumer", view->consumers[i].name);
-    semel__object_text(one, "guarantee", semel__str(view->consumers[i].guarantee));
+    semel__object_text(one, "guarantee", semel__str(view->consumers[i].guarantee.text));
     semel__object_list(one, "statuses", counts.n, fill_count, &counts);
 }
 
@@ -279,9 +418,13 @@ static int print_json(const struct view *view)
     whole.buf.failed |= outbox.buf.failed;
     semel__object_done(&outbox);
     semel__object_list(&whole, "consumers", view->n_consumers, fill_consumer, view);
-    semel__object_number(&whole, "dead", view->dead);
-    semel__object_number(&whole, "unknown", view->unknown);
+    semel__object_number(&whole, "dead", view->n[SEMEL_STATE_DEAD]);
+    semel__object_number(&whole, "unknown", view->n[SEMEL_STATE_UNKNOWN]);
+    semel__object_number(&whole, "quarantined", view->n[SEMEL_STATE_QUARANTINED]);
+    semel__object_time(&whole, "overdue_since", view->overdue != NULL ? view->overdue->next_us : SEMEL_NONE);
+    semel__object_time(&whole, "leases_expired_since", view->abandoned != NULL ? view->abandoned->next_us : SEMEL_NONE);
     semel__object_number(&whole, "damaged", (int64_t)view->damaged);
+    semel__object_texts(&whole, "warnings", view->warnings, view->n_warnings);
     return cli_object_print(&whole);
 }
 
@@ -299,6 +442,7 @@ static int run(struct cli *cli, const struct cli_args *args)
     if (code != CLI_OK)
         return code;
     struct view view = {.url = cli_store_shown(url),
+                        .args = args,
                         .given = cli_value(args, "store"),
                         .kind = cli_store_kind_of(url),
                         .now_us = semel__now(&semel__clock_real)};
@@ -311,12 +455,19 @@ static int run(struct cli *cli, const struct cli_args *args)
     if (semel__str_given(only) && view.n_counts == 0)
         return cli_fail(CLI_NOTHING, "consumer '%s' has no messages; for all of them: %s", only.p,
                         cli_again(cli, "consumer ls", view.given));
-    return cli->json ? print_json(&view) : print_view(cli, &view);
+    if (cli->json) {
+        find_warnings(cli, &view);
+        code = print_json(&view);
+    } else
+        code = print_view(cli, &view);
+    return code == CLI_OK && cli_flag(args, "check") && view.n_warnings > 0 ? CLI_FAILED : code;
 }
 
 static const struct cli_option options[] = {
     CLI_STORE_OPTION,
     {"consumer", 'c', "NAME", "only this consumer"},
+    {"check", 0, NULL, "exit with 1 if there is a warning, for a monitor or a script"},
+    {"admin", 0, "HOST:PORT...", "ask a daemon at its admin address for open circuit breakers; may be given several times"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -327,10 +478,15 @@ const struct cli_command cli_status = {
     .help = "OLDEST is when the oldest message in that status was received; NEXT is when the first of them is due, or\n"
             "its lease ends. Counts stop at 100000 and then end with +.\n"
             "GUARANTEE is ATOMIC where the effect is written in the store's own transaction, and GUARDED where it is\n"
-            "outside, under a lease, a fencing token and a stable key.\n"
+            "outside, under a lease, a fencing token and a stable key; 'for 45 days' where a copy that comes after its\n"
+            "record was purged would run again.\n"
+            "Warnings: dead letters, unknown outcomes, messages in quarantine, work that is due and nobody takes,\n"
+            "leases that ran out, dead events, damaged rows; with --admin, circuit breakers that are open.\n"
+            "Exit code 1 with --check: there is a warning.\n"
             "\n"
             "Examples\n"
             "  semel status --store sqlite:shop.db\n"
-            "  semel status --consumer billing --json --store sqlite:shop.db",
+            "  semel status --consumer billing --json --store sqlite:shop.db\n"
+            "  semel status --check --admin 127.0.0.1:9464 --store sqlite:shop.db",
     .run = run,
 };

@@ -116,7 +116,8 @@ enum semel_checklist {
 /* What a route promises, computed and never set. */
 struct semel_promise {
     enum semel_guarantee guarantee;
-    struct semel_str why; /* the label in a sentence */
+    struct semel_guarantee_text label; /* in words: "ATOMIC for 45 days" (core/policy.h) */
+    struct semel_str why;              /* the label in a sentence */
     enum semel_order_rests order;
     int64_t horizon_us; /* SEMEL_NONE: for ever */
     struct semel_str answers[SEMEL_CHECKLIST_COUNT];
@@ -178,6 +179,7 @@ struct semel_conf_log {
 struct semel_conf_schedule {
     int64_t every_us, purge_us;
     int64_t rows;
+    bool others; /* housekeeping of consumers that are no routes of this file, too */
 };
 
 struct semel_conf {
@@ -251,20 +253,22 @@ struct semel_conf_shown {
 };
 /* Every setting in the order of the table; the strings live until `each` returns. */
 void semel__conf_settings(void (*each)(void *ctx, const struct semel_conf_shown *shown), void *ctx);
-/* A file to start with, in which every setting of these kinds is explained. */
-void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_kind handler, struct semel_buf *buf);
+/* A file to start with: what must be said for these kinds; full: every setting of them, explained. */
+void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_kind handler, bool full,
+                         struct semel_buf *buf);
 
 /* Are its positions kept with the effects? */
 bool semel__source_stores_positions(const struct semel_source *from);
 /* NULL: it is no route that listens. */
 const struct semel_listen_options *semel__route_listens(const struct semel_route *route);
+/* Its messages are in the inbox already: it has no deliveries (`from: inbox`). */
+bool semel__route_stored(const struct semel_route *route);
 const char *semel__do_name(enum semel_do_kind kind);
 bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret);
 /* Why a copy of a message is known for one even after its record is gone, in a clause; NULL: it is not. */
 const char *semel__route_lasting(const struct semel_route *route);
 /* Is this parameter of a store's URL a secret, or a misspelt one? */
 bool semel__conf_secret_parameter(struct semel_str name);
-const char *semel__guarantee_name(enum semel_guarantee guarantee);
 const char *semel__order_rests_name(enum semel_order_rests rests); /* none, source, versions */
 const char *semel__checklist_name(enum semel_checklist item);
 

@@ -47,6 +47,8 @@ extern const struct semel_setting_group semel__conf_root;
 extern const struct semel_setting_group *const semel__conf_handlers[];
 /* The i-th choice of a setting that is one of several kinds; NULL: there are no more. */
 const struct semel_setting_group *semel__conf_choice(const struct semel_setting_spec *setting, size_t i);
+/* A choice with one word and nothing else to set: its name alone says all (`from: inbox`). */
+bool semel__conf_bare(const struct semel_setting_group *choice);
 /* What core knows and no setting says, because it follows from others: effect, order. Ended by NULL. */
 extern const char *const semel__conf_derived[];
 

@@ -3,9 +3,9 @@
  * promise.c: what a route promises, computed from its settings: the guarantee, what its order rests on, whether its
  * memory covers the horizon (I18), and the reviewer's checklist, answered.
  *
- * The label: ATOMIC where the effect is in the transaction of the record, GUARDED where it is outside. BOUNDED
- * instead, when a copy that comes after its record was purged would run again: nothing says how old a message is, no
- * business key is kept for ever, and there are no versions.
+ * The label: ATOMIC where the effect is in the transaction of the record, GUARDED where it is outside. It is bounded
+ * ("ATOMIC for 45 days") when a copy that comes after its record was purged would run again: nothing says how old a
+ * message is, no business key is kept for ever, and there are no versions. core/policy.h has the words.
  *
  * Invariants: the label is never better than what the settings say; what only the producers know (ids that carry their
  * time) counts when it was said. A retention below the horizon is refused, never labelled.
@@ -21,16 +21,10 @@ struct asked {
     const struct conf_node *node;
 };
 
-static const char *const guarantee_names[] = {"ATOMIC", "GUARDED", "BOUNDED"};
 static const char *const rests_names[] = {"none", "source", "versions"};
 #define X(name, text) text,
 static const char *const checklist_names[] = {SEMEL_CHECKLIST_MAP(X)};
 #undef X
-
-const char *semel__guarantee_name(enum semel_guarantee guarantee)
-{
-    return guarantee_names[guarantee];
-}
 
 const char *semel__order_rests_name(enum semel_order_rests rests)
 {
@@ -86,7 +80,7 @@ static bool age_known(const struct semel_route *route)
 
 const char *semel__route_lasting(const struct semel_route *route)
 {
-    if (age_known(route))
+    if (age_known(route)) /* the first and the second are what the stored settings tell, too */
         return "the age of every message is known, so that one from before the last purge is quarantined";
     if (route->policy.order == SEMEL_ORDER_VERSION)
         return "versions tell an old message from a new one";
@@ -177,12 +171,11 @@ static void label(const struct asked *a)
     struct semel_buf buf;
     semel__buf_init(&buf, 1024);
     promise->guarantee = atomic ? SEMEL_GUARANTEE_ATOMIC : SEMEL_GUARANTEE_GUARDED;
+    promise->label = semel__policy_guarantee(&a->route->policy, semel__route_lasting(a->route) != NULL);
     if (semel__route_lasting(a->route) == NULL) {
         promise->guarantee = SEMEL_GUARANTEE_BOUNDED;
-        semel__buf_addf(&buf, "%s while the record is kept (", guarantee_names[atomic ? 0 : 1]);
-        put_time(&buf, a->route->policy.retention_us);
-        semel__buf_addz(&buf, "); a copy that comes later runs again, because nothing says how old a message is: say "
-                              "timed_ids or `time` if it does");
+        semel__buf_addz(&buf, "so long its record is kept; a copy that comes later runs again, because nothing says how "
+                              "old a message is: say timed_ids or `time` if it does");
     } else if (atomic)
         semel__buf_addz(&buf, "effect and record are committed in one transaction");
     else
@@ -195,7 +188,9 @@ static void label(const struct asked *a)
 static void order(const struct asked *a)
 {
     struct semel_promise *promise = &a->route->promise;
-    const char *text = "no order is asked for";
+    const char *text = semel__route_stored(a->route)
+                           ? "no order is asked for: order keys of stored messages count with `order: stored` only"
+                           : "no order is asked for";
     struct semel_buf buf;
     semel__buf_init(&buf, 1024);
     promise->order = SEMEL_ORDER_RESTS_NONE;
@@ -212,7 +207,10 @@ static void order(const struct asked *a)
         semel__buf_addz(&buf, text);
     else {
         semel__buf_addz(&buf, "per ");
-        semel__conf_put_said(&buf, a->node, "order");
+        if (semel__route_stored(a->route))
+            semel__buf_addz(&buf, "the order key that is stored");
+        else
+            semel__conf_put_said(&buf, a->node, "order");
         semel__buf_addf(&buf, ": it rests on %s", text);
     }
     keep(a, &buf, &promise->answers[SEMEL_CHECKLIST_ORDER]);
@@ -226,7 +224,9 @@ static void answer_key(const struct asked *a)
     semel__buf_init(&buf, 1024);
     semel__buf_addz(&buf, a->route->policy.one_source ? "consumer and id" : "consumer, source and id");
     semel__buf_addz(&buf, "; the id is ");
-    if (a->route->rules.id.kind == SEMEL_RULE_DEFAULT)
+    if (semel__route_stored(a->route))
+        semel__buf_addz(&buf, "the one that the message was stored with");
+    else if (a->route->rules.id.kind == SEMEL_RULE_DEFAULT)
         semel__buf_addz(&buf, "ce_id, id, message_id or webhook-id, whichever comes first");
     else
         semel__conf_put_said(&buf, a->node, "id");

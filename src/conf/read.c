@@ -760,11 +760,25 @@ static char *choose_handler(size_t chosen, struct semel_do *at)
     return (char *)&at->u;
 }
 
+/* `from: inbox`: a choice that has nothing else to set may be written as its name alone. */
+static bool choose_by_name(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *node,
+                           void *at)
+{
+    size_t i = node->shape == CONF_SCALAR && s->kind == SEMEL_SETTING_SOURCE ? choice_of(s, node->text) : 0;
+    const struct semel_setting_group *group = node->shape == CONF_SCALAR ? semel__conf_choice(s, i) : NULL;
+    if (s->kind != SEMEL_SETTING_SOURCE || group == NULL || !semel__conf_bare(group))
+        return false;
+    (void)choose_broker(r, i, false, at); /* zeroed: the one word that there is */
+    return true;
+}
+
 static void choose(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     const struct conf_node *kind = NULL;
     size_t chosen = 0;
     bool ok = true;
+    if (choose_by_name(r, s, node, at))
+        return;
     if (node->shape != CONF_MAPPING || node->first == NULL) {
         not_chosen(r, s, node);
         return;

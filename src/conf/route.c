@@ -385,6 +385,11 @@ const struct semel_listen_options *semel__route_listens(const struct semel_route
     return (route->from.kind->flags & SEMEL_KIND_SERVED) != 0 ? route->from.options : NULL;
 }
 
+bool semel__route_stored(const struct semel_route *route)
+{
+    return (route->from.kind->flags & SEMEL_KIND_STORED) != 0;
+}
+
 /* ---- handlers ------------------------------------------------------------------------------------ */
 
 static void check_headers(const struct look *l)
@@ -508,6 +513,44 @@ static void check_handler(const struct look *l)
 
 /* ---- the route ----------------------------------------------------------------------------------- */
 
+/* A message that is stored has its fields; a rule can only say that they are used. */
+static void check_stored(const struct look *l)
+{
+    const struct semel_rules *rules = &l->route->rules;
+    const bool stored = semel__route_stored(l->route);
+    const struct {
+        const char *name;
+        const struct semel_rule *rule;
+        bool usable; /* `stored` has a meaning */
+    } all[] = {
+        {"id", &rules->id, false},         {"type", &rules->type, false}, {"order", &rules->order, true},
+        {"version", &rules->version, true}, {"time", &rules->time, false}, {"lock_key", &rules->lock, false},
+        {"business_key", &rules->business[0], true},
+    };
+    for (size_t i = 0; i < CONF_COUNT(all); i++) {
+        bool says = all[i].rule->kind == SEMEL_RULE_STORED;
+        if (all[i].rule->kind == SEMEL_RULE_DEFAULT || (stored && says && all[i].usable))
+            continue;
+        if (stored && all[i].usable)
+            WRONG(l, all[i].name, "%s.%s: messages of the inbox have theirs already; write `%s: stored`", l->r->path,
+                  all[i].name, all[i].name);
+        else if (stored)
+            WRONG(l, all[i].name, "%s.%s: messages of the inbox are stored with theirs; leave it out", l->r->path,
+                  all[i].name);
+        else if (says)
+            WRONG(l, all[i].name, "%s.%s is stored, which is for `from: inbox`; say where it is in a message",
+                  l->r->path, all[i].name);
+    }
+    if (stored && l->route->policy.keep == SEMEL_KEEP_NEVER)
+        WRONG(l, "keep.payload", "%s.keep.payload is never, but a message of the inbox can only run from its payload",
+              l->r->path);
+    for (size_t i = 1; i < rules->n_business; i++)
+        if (stored || rules->business[i].kind == SEMEL_RULE_STORED) {
+            WRONG(l, "business_key", "%s.business_key: `stored` stands alone, and only with `from: inbox`", l->r->path);
+            return;
+        }
+}
+
 static void check_rules(const struct look *l)
 {
     const struct semel_rules *rules = &l->route->rules;
@@ -517,6 +560,7 @@ static void check_rules(const struct look *l)
               l->r->path);
     if (rules->id.kind == SEMEL_RULE_POSITION && !positions)
         WRONG(l, "id", "%s.id is position, which only Kafka gives; say where the id is, or digest", l->r->path);
+    check_stored(l);
 }
 
 static void check_breaker(const struct look *l)

@@ -194,13 +194,13 @@ static const struct semel_setting_group breaker_group = SEMEL_SETTING_GROUP_OF(N
 static const struct semel_setting_spec route[] = {
     {"from", SEMEL_SETTING_SOURCE, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_route, from),
      .help = "where messages come from"},
-    {"id", SEMEL_SETTING_RULE, 0, SEMEL_SETTING_IN(semel_route, rules.id), .example = "header:ce_id",
+    {"id", SEMEL_SETTING_RULE, SEMEL_SETTING_HINT, SEMEL_SETTING_IN(semel_route, rules.id),
      .default_note = "the headers ce_id and id, the property message_id, the header webhook-id",
      .help = "where the id of a message is"},
     MEMBER("timed_ids", "timed_ids"),
     {"type", SEMEL_SETTING_RULE, 0, SEMEL_SETTING_IN(semel_route, rules.type),
      .default_note = "the header ce_type, the property type", .help = "where the type of a message is"},
-    {"order", SEMEL_SETTING_RULE, 0, SEMEL_SETTING_IN(semel_route, rules.order),
+    {"order", SEMEL_SETTING_RULE, SEMEL_SETTING_HINT, SEMEL_SETTING_IN(semel_route, rules.order),
      .help = "what names the thing whose messages run one after the other"},
     {"version", SEMEL_SETTING_RULE, 0, SEMEL_SETTING_IN(semel_route, rules.version),
      .help = "the number that orders the messages of a key; without it they run as they arrive"},
@@ -277,6 +277,9 @@ static const struct semel_setting_spec schedule[] = {
      .default_text = "1000", .help = "how many rows are taken each time"},
     {"purge", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_schedule, purge_us),
      SEMEL_SETTING_RANGE(SECOND_US, DAY_US), .default_text = "1m", .help = "how often old records are deleted"},
+    {"others", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_schedule, others), .default_text = "true",
+     .help = "also end expired leases, decide gaps and purge for consumers that are no routes of this file, and for "
+             "idempotency keys"},
 };
 static const struct semel_setting_group schedule_group = SEMEL_SETTING_GROUP_OF(NULL, schedule);
 
@@ -396,6 +399,11 @@ const struct semel_setting_group *semel__conf_choice(const struct semel_setting_
     return s->kind == SEMEL_SETTING_ONE_OF ? s->choices[i] : NULL;
 }
 
+bool semel__conf_bare(const struct semel_setting_group *choice)
+{
+    return choice->n == 1 && choice->settings[0].kind == SEMEL_SETTING_WORD && choice->settings[0].words[1] == NULL;
+}
+
 bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret)
 {
     for (size_t i = 0; semel__conf_handlers[i] != NULL; i++)
@@ -500,6 +508,7 @@ struct writer {
     struct semel_buf *buf;
     const struct semel_broker_kind *source;
     enum semel_do_kind handler;
+    bool full; /* every setting with its meaning; else those that must be said, and hints */
 };
 
 static void write_group(const struct writer *w, const struct semel_setting_group *group, int indent, bool off);
@@ -522,7 +531,12 @@ static void comment(const struct writer *w, int indent, const char *text)
     semel__buf_addz(w->buf, "\n");
 }
 
-static const char *sample(const struct semel_setting_spec *s)
+static bool source_stored(const struct writer *w)
+{
+    return (w->source->flags & SEMEL_KIND_STORED) != 0;
+}
+
+static const char *sample(const struct writer *w, const struct semel_setting_spec *s)
 {
     static const char *const samples[] = {
         [SEMEL_SETTING_RULE] = "json:/POINTER", [SEMEL_SETTING_RULES] = "json:/POINTER",
@@ -531,6 +545,8 @@ static const char *sample(const struct semel_setting_spec *s)
         [SEMEL_SETTING_FILE] = "FILE",          [SEMEL_SETTING_PROGRAM] = "[PROGRAM]",
         [SEMEL_SETTING_TEXT] = "TEXT",
     };
+    if (s->kind == SEMEL_SETTING_RULE && source_stored(w))
+        return "stored";
     if ((s->flags & SEMEL_SETTING_SECRET) != 0)
         return "${VARIABLE}";
     if (s->kind == SEMEL_SETTING_WORD)
@@ -538,31 +554,54 @@ static const char *sample(const struct semel_setting_spec *s)
     return s->kind < CONF_COUNT(samples) && samples[s->kind] != NULL ? samples[s->kind] : "VALUE";
 }
 
+static bool is_live(const struct writer *w, const struct semel_setting_spec *s)
+{
+    bool for_handler = (s->flags & SEMEL_SETTING_FOR_SQL) == 0 || w->handler == SEMEL_DO_SQL;
+    return (s->flags & SEMEL_SETTING_REQUIRED) != 0 || (s->example != NULL && for_handler);
+}
+
 static void write_line(const struct writer *w, const struct semel_setting_spec *s, const struct described *d,
                        int indent, bool off)
 {
-    bool live = !off && s->example != NULL && ((s->flags & SEMEL_SETTING_FOR_SQL) == 0 || w->handler == SEMEL_DO_SQL);
+    bool live = !off && s->example != NULL && is_live(w, s);
     const char *value = s->example;
     if (!live)
-        value = d->other[0] != '\0' && s->default_note == NULL ? d->other : sample(s);
+        value = d->other[0] != '\0' && s->default_note == NULL ? d->other : sample(w, s);
     semel__buf_addf(w->buf, "%*s%s%s: %s\n", indent, "", live ? "" : "#", s->name, value);
+}
+
+/* A message that is stored has its id: `order` alone is left to be hinted at. */
+static bool is_hint(const struct writer *w, const struct semel_setting_spec *s)
+{
+    return (s->flags & SEMEL_SETTING_HINT) != 0 && !(source_stored(w) && s->default_note != NULL);
+}
+
+static void explain(const struct writer *w, const struct semel_setting_spec *s, const struct described *d, int indent)
+{
+    char text[512];
+    snprintf(text, sizeof(text), "%s%s%s", d->help, s->default_note != NULL ? "; default: " : "",
+             s->default_note != NULL ? s->default_note : "");
+    if (indent == 0 && w->full)
+        semel__buf_addz(w->buf, "\n");
+    if (w->full || is_hint(w, s))
+        comment(w, indent, text);
 }
 
 static void write_setting(const struct writer *w, const struct semel_setting_spec *s, int indent, bool off)
 {
     struct described d;
-    char text[512];
-    bool required = (s->flags & SEMEL_SETTING_REQUIRED) != 0;
     bool group = s->kind >= SEMEL_SETTING_GROUP;
-    bool live = !off && (required || s->example != NULL);
+    bool live = !off && is_live(w, s);
+    if (!w->full && !live && !is_hint(w, s))
+        return;
     describe(s, &d);
-    snprintf(text, sizeof(text), "%s%s%s", d.help, s->default_note != NULL ? "; default: " : "",
-             s->default_note != NULL ? s->default_note : "");
-    if (indent == 0)
-        semel__buf_addz(w->buf, "\n");
-    comment(w, indent, text);
+    explain(w, s, &d, indent);
     if (!group) {
         write_line(w, s, &d, indent, off);
+        return;
+    }
+    if (s->kind == SEMEL_SETTING_SOURCE && semel__conf_bare(w->source->from)) {
+        semel__buf_addf(w->buf, "%*s%s%s: %s\n", indent, "", live ? "" : "#", s->name, w->source->name);
         return;
     }
     semel__buf_addf(w->buf, "%*s%s%s:\n", indent, "", live ? "" : "#", s->name);
@@ -586,10 +625,17 @@ static void write_group(const struct writer *w, const struct semel_setting_group
         write_setting(w, &group->settings[i], indent, off);
 }
 
-void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_kind handler, struct semel_buf *buf)
+void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_kind handler, bool full,
+                         struct semel_buf *buf)
 {
-    const struct writer w = {buf, source, handler};
-    semel__buf_addz(buf,
+    const struct writer w = {buf, source, handler, full};
+    if (!full)
+        semel__buf_addz(buf, "# Settings of `semel run`. `semel check FILE` finds mistakes and says what each route "
+                             "promises.\n"
+                             "# Everything else has a default: `semel init --full` and docs/settings.md explain it.\n");
+    else
+        semel__buf_addz(
+            buf,
                     "# Settings of `semel run`. `semel check FILE` finds mistakes and says what each route promises.\n"
                     "# ${VARIABLE} in a value is taken from the environment. A line with # and no blank behind it is\n"
                     "# a setting that is not said; what stands there is its default, or the form of its value.\n");

@@ -4,6 +4,9 @@
  */
 #include "core/breaker.h"
 
+#include <stdio.h>
+#include <string.h>
+
 static void lock(const struct semel_route_breaker *breaker)
 {
     if (breaker->lock != NULL)
@@ -54,6 +57,23 @@ void semel__route_breaker_failure(struct semel_route_breaker *breaker, const voi
     if (before == SEMEL_BREAKER_CLOSED || (before == SEMEL_BREAKER_PROBING && breaker->prober == who))
         semel__breaker_failure(&breaker->now, cls, now_us, rng);
     unlock(breaker, before);
+}
+
+void semel__route_breaker_because(struct semel_route_breaker *breaker, const char *why)
+{
+    lock(breaker);
+    if (breaker->now.state != SEMEL_BREAKER_OPEN) /* failures of work that began before say nothing new */
+        snprintf(breaker->why, sizeof breaker->why, "%s", why);
+    if (breaker->lock != NULL)
+        breaker->unlock(breaker->ctx);
+}
+
+void semel__route_breaker_why(const struct semel_route_breaker *breaker, char ret[SEMEL_BREAKER_WHY])
+{
+    lock(breaker);
+    memcpy(ret, breaker->why, SEMEL_BREAKER_WHY);
+    if (breaker->lock != NULL)
+        breaker->unlock(breaker->ctx);
 }
 
 void semel__route_breaker_end(struct semel_route_breaker *breaker, const void *who, int64_t now_us)

@@ -79,6 +79,7 @@ struct semel_setter {
     struct semel_str who;        /* for the audit log */
     struct semel_str reason;     /* for the audit log; not given: none, but force needs one */
     struct semel_str host, file; /* given when a route's file sets it */
+    bool adopts; /* with a file: messages of a consumer that no file had set are the route's own (`from: inbox`) */
     bool force;
 };
 

@@ -43,6 +43,8 @@ semel_status semel__rule_parse(struct semel_str text, struct semel_rule *ret, st
         rule.kind = SEMEL_RULE_POSITION;
     else if (semel__str_eqz(text, "digest"))
         rule.kind = SEMEL_RULE_DIGEST;
+    else if (semel__str_eqz(text, "stored"))
+        rule.kind = SEMEL_RULE_STORED;
     else if (prefixed(text, SEMEL_STR("header:"), &rule.name))
         rule.kind = SEMEL_RULE_HEADER;
     else if (prefixed(text, SEMEL_STR("property:"), &rule.name))
@@ -53,7 +55,7 @@ semel_status semel__rule_parse(struct semel_str text, struct semel_rule *ret, st
     if (rule.kind == SEMEL_RULE_DEFAULT)
         return semel__fail(
             err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-            "\"%s\" is no rule; there are header:NAME, property:NAME, json:/POINTER, position and digest", shown);
+            "\"%s\" is no rule; there are header:NAME, property:NAME, json:/POINTER, position, digest and stored", shown);
     if (rule.kind == SEMEL_RULE_JSON && !semel__json_pointer_valid(rule.name))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "\"%s\": not a JSON pointer; it must start with / and write ~ as ~0 and / as ~1", shown);
@@ -145,6 +147,9 @@ static semel_status look_up(struct extraction *x, const struct semel_rule *rule,
         return SEMEL_OK;
     case SEMEL_RULE_DIGEST:
         return digest_of(x, ret, err);
+    case SEMEL_RULE_STORED: /* the settings of a route with deliveries have none */
+        semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "a delivery has no stored fields");
+        return SEMEL_OK;
     }
     return SEMEL_OK;
 }

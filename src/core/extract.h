@@ -2,7 +2,8 @@
  *
  * extract.h: from a delivery to a message, by the rules of a route.
  *
- * A rule names the place of a field: `header:NAME`, `property:NAME`, `json:/POINTER`, `position`, `digest`. Names of
+ * A rule names the place of a field: `header:NAME`, `property:NAME`, `json:/POINTER`, `position`, `digest`; or
+ * `stored`, of a route that gets no deliveries: its messages are in the inbox already, with their fields. Names of
  * headers are compared without regard to case (ASCII), as HTTP does. Without a rule the id is looked for in the
  * header `ce_id`, the header `id`, the property `message_id` and the header `webhook-id`; the type in `ce_type` and
  * the property `type`; the trace in `traceparent`. Unless a rule names the time, the inbox takes it from the id, else
@@ -25,7 +26,8 @@ enum semel_rule_kind {
     SEMEL_RULE_PROPERTY,
     SEMEL_RULE_JSON,
     SEMEL_RULE_POSITION,
-    SEMEL_RULE_DIGEST
+    SEMEL_RULE_DIGEST,
+    SEMEL_RULE_STORED
 };
 
 struct semel_rule {

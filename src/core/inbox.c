@@ -357,6 +357,8 @@ static void count_end(struct semel_inbox *inbox, const struct item *item)
     const struct semel_progress *progress = &item->progress;
     inbox->counts.done += progress->state == SEMEL_STATE_COMPLETED;
     inbox->counts.failed += item->ended && progress->state != SEMEL_STATE_REJECTED;
+    if (item->ended && progress->state != SEMEL_STATE_REJECTED)
+        semel__str_show(inbox->why, sizeof inbox->why, progress->error_text);
     inbox->counts.rejected += progress->state == SEMEL_STATE_REJECTED;
     inbox->counts.classes[progress->error_class] += item->ended || progress->state == SEMEL_STATE_REJECTED;
 }
@@ -1112,10 +1114,31 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
 
 /* ---- stored to be run later, and recorded ---------------------------------------------------------- */
 
+/* A new one that is not to run yet waits for its time alone, without a class: the verdict comes then. */
+static bool postpone(struct work *work, struct item *item)
+{
+    struct semel__verdict *v = &item->verdict;
+    struct semel_progress unborn = item->progress;
+    const bool stored = v->act == SEMEL_RUN || (v->changes && v->becomes == SEMEL_STATE_WAITING);
+    if (item->row != NULL || !stored || item->msg->not_before_us <= work->now_us)
+        return false;
+    v->why = v->act == SEMEL_RUN ? SEMEL_WHY_NEW : v->why;
+    v->act = SEMEL_ACK;
+    v->changes = true;
+    v->becomes = SEMEL_STATE_WAITING;
+    v->cls = SEMEL_CLASS_NONE;
+    v->due_us = item->msg->not_before_us;
+    unborn.attempts = 0;
+    unborn.alone = false;
+    semel__progress_verdict(v, &unborn, (struct semel_str){0}, work->now_us, &item->progress);
+    item->changed = true;
+    return true;
+}
+
 /* One that may run now is made to wait, due at once. */
 static void hold(struct work *work, struct item *item)
 {
-    if (item->verdict.act != SEMEL_RUN)
+    if (postpone(work, item) || item->verdict.act != SEMEL_RUN)
         return;
     item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_DUPLICATE, .due_us = SEMEL_NONE};
     if (item->row != NULL) {

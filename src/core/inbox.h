@@ -121,6 +121,7 @@ struct semel_inbox {
     size_t wary, wary_deferred;
     size_t run; /* messages between two savepoints; 0: as inbox.c sets it */
     struct semel_counts counts;
+    char why[SEMEL_BREAKER_WHY]; /* the error of the last message that failed; "": none has */
     struct semel_places places;
     struct semel_position_updates
         *position_updates;      /* NULL, or the positions that move with this batch; only positions.c sets it */
@@ -157,7 +158,8 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
                                   struct semel_settled *ret_settled, struct semel_error *err);
 
 /* Stores a delivery for a later take: a `waiting` row that is due now, with no attempt counted. ACK, new: it is stored;
- * otherwise the verdict that a delivery gets. An existing row does not change. */
+ * otherwise the verdict that a delivery gets. An existing row does not change. One whose not_before_us is to come is
+ * due then, and judged then: it keeps its place in its key until that time, whatever else it would have to wait for. */
 semel_status semel__inbox_put(struct semel_inbox *inbox, const struct semel__msg *msg,
                               struct semel_settled *ret_settled, struct semel_error *err);
 /* The same for n deliveries in order of arrival (at most SEMEL_BATCH_MAX), one transaction per batch. Statuses as of

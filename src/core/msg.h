@@ -53,6 +53,7 @@ struct semel__msg {
     struct semel_fp fp;
     int64_t version, message_time_us; /* SEMEL_NONE: not given; admit then sets the time from its id */
     int64_t envelope_time_us;         /* used where its id has no time either */
+    int64_t not_before_us;            /* of a put: it does not run before; SEMEL_NONE: at once */
     bool timed;                       /* it must have a time */
     int delivery;                     /* 1: first delivery, more: redelivery, 0: the source does not know */
     enum semel_defect defect;

@@ -4,6 +4,8 @@
  */
 #include "core/policy.h"
 
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/row.h"
@@ -100,4 +102,27 @@ semel_status semel__retention_check(int64_t retention_us, const struct semel_hor
         "retention of %llds is shorter than the replay horizon: a duplicate could come back after its record "
         "was purged; %llds would do",
         (long long)(retention_us / SECOND_US), (long long)need_s);
+}
+
+bool semel__policy_lasting(const struct semel_policy *policy)
+{
+    return policy->timed_ids == SEMEL_TIMED_ALL || policy->order == SEMEL_ORDER_VERSION;
+}
+
+struct semel_guarantee_text semel__policy_guarantee(const struct semel_policy *policy, bool lasting)
+{
+    const char *label = policy->effect == SEMEL_EFFECT_ATOMIC ? "ATOMIC" : "GUARDED";
+    const int64_t hour_us = DAY_US / 24, hours = policy->retention_us / hour_us;
+    struct semel_guarantee_text out;
+    char exact[32];
+    semel__duration_format(policy->retention_us, exact, sizeof exact);
+    if (lasting)
+        snprintf(out.text, sizeof out.text, "%s", label);
+    else if (policy->retention_us % DAY_US == 0)
+        snprintf(out.text, sizeof out.text, "%s for %lld day%s", label, (long long)hours / 24, hours == 24 ? "" : "s");
+    else if (policy->retention_us % hour_us == 0)
+        snprintf(out.text, sizeof out.text, "%s for %lld hour%s", label, (long long)hours, hours == 1 ? "" : "s");
+    else
+        snprintf(out.text, sizeof out.text, "%s for %s", label, exact);
+    return out;
 }

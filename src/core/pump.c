@@ -54,8 +54,9 @@ void semel__pump_done(struct semel_pump *pump)
 
 /* ---- failures of the environment ----------------------------------------------------------------- */
 
-void semel__pump_fail(struct semel_pump *pump, enum semel_class cls, int64_t now_us)
+void semel__pump_fail(struct semel_pump *pump, enum semel_class cls, const char *why, int64_t now_us)
 {
+    semel__route_breaker_because(pump->breaker, why);
     semel__route_breaker_failure(pump->breaker, pump, cls, now_us, pump->inbox->rng);
 }
 
@@ -68,7 +69,7 @@ static semel_status note_store(struct semel_pump *pump, semel_status status, con
     pump->store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
     pump->doubt |= pump->store_down;
     if (err->cls != SEMEL_CLASS_TRANSIENT)
-        semel__pump_fail(pump, err->cls, now_us);
+        semel__pump_fail(pump, err->cls, err->text, now_us);
     return status;
 }
 
@@ -125,7 +126,7 @@ static void note_ends(struct semel_pump *pump, const struct semel_settled *settl
             good = true;
         } else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD ||
                    settled[i].state == SEMEL_STATE_UNKNOWN) {
-            semel__pump_fail(pump, settled[i].cls, now_us);
+            semel__pump_fail(pump, settled[i].cls, pump->inbox->why, now_us);
             good = false;
         }
     }
@@ -379,7 +380,7 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
         if (pump->inbox->counts.done > done)
             semel__route_breaker_success(pump->breaker);
         else if (pump->inbox->counts.failed > failed)
-            semel__pump_fail(pump, SEMEL_CLASS_TRANSIENT, now_us);
+            semel__pump_fail(pump, SEMEL_CLASS_TRANSIENT, pump->inbox->why, now_us);
     }
     *ret_n += n;
     if (status == SEMEL_OK)
@@ -477,7 +478,7 @@ semel_status semel__pump_finish(struct semel_pump *pump, int64_t now_us, struct 
         case SEMEL_TRANSIENT:
         case SEMEL_PERMANENT:
         case SEMEL_MAYBE:
-            semel__pump_fail(pump, SEMEL_CLASS_TRANSIENT, now_us);
+            semel__pump_fail(pump, SEMEL_CLASS_TRANSIENT, pump->inbox->why, now_us);
             break;
         }
     }

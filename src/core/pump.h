@@ -74,6 +74,6 @@ semel_status semel__pump_renew(struct semel_pump *pump, int64_t now_us, struct s
 semel_status semel__pump_release(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases, size_t n,
                                  struct semel_error *err);
 /* For the breaker: a call ended without effect, and not because of its message. */
-void semel__pump_fail(struct semel_pump *pump, enum semel_class cls, int64_t now_us);
+void semel__pump_fail(struct semel_pump *pump, enum semel_class cls, const char *why, int64_t now_us);
 
 #endif

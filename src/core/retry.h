@@ -24,6 +24,8 @@ int64_t semel__backoff_us(int64_t first_us, int64_t ceiling_us, int attempt, str
 enum semel_breaker_state { SEMEL_BREAKER_CLOSED, SEMEL_BREAKER_OPEN, SEMEL_BREAKER_PROBING };
 enum semel_gate { SEMEL_GATE_GO, SEMEL_GATE_PROBE, SEMEL_GATE_WAIT };
 
+#define SEMEL_BREAKER_WHY 200 /* bytes of a reason */
+
 struct semel_breaker {
     enum semel_breaker_state state;
     int threshold; /* failures in a row */

@@ -116,6 +116,12 @@ bool semel__wants_read(struct semel_str text, struct semel_row *row)
     return true;
 }
 
+bool semel__progress_postponed(const struct semel_progress *progress, int64_t now_us)
+{
+    return progress->state == SEMEL_STATE_WAITING && progress->error_class == SEMEL_CLASS_NONE &&
+           progress->due_us != SEMEL_NONE && progress->due_us > now_us;
+}
+
 bool semel__progress_waits_for_intent(const struct semel_progress *progress)
 {
     return progress->state == SEMEL_STATE_WAITING && progress->error_class == SEMEL_CLASS_BUSINESS;

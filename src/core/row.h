@@ -46,6 +46,9 @@ struct semel_row {
 /* It waits for a business key that another, unfinished message holds. Such a row has no place in the order of its key:
  * it is never the head and blocks nobody. */
 bool semel__progress_waits_for_intent(const struct semel_progress *progress);
+/* It was put for a later time, and that has not come: it has no class, and nothing else is due later without one. It
+ * keeps its place in the order of its key. */
+bool semel__progress_postponed(const struct semel_progress *progress, int64_t now_us);
 /* Does a row in this state have a place in the order of its key? */
 bool semel__progress_in_order(const struct semel_progress *progress);
 

@@ -299,7 +299,10 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
             hold(v, facts, SEMEL_WHY_BACKOFF);
         return;
     case SEMEL_STATE_WAITING:
-        judge_turn(v, policy, facts, row->version);
+        if (semel__progress_postponed(&row->progress, facts->now_us))
+            hold(v, facts, SEMEL_WHY_BACKOFF);
+        else
+            judge_turn(v, policy, facts, row->version);
         return;
     case SEMEL_STATE_ABSENT:
     case SEMEL_STATE_COUNT:

@@ -3,10 +3,10 @@
  * daemon.c: builds the units, starts their tasks, waits for signals, and stops everything in the order in which nothing
  * is lost.
  *
- * Besides the tasks of units there are three: `http` runs the server's loop, `counts` counts rows for the gauges by
- * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), and `api` answers
- * operators, on a connection of its own; on SQLite, which has one per process, on a handle of its own, so that a long
- * list holds workers up for as long as it is read.
+ * Besides the tasks of units there are four: `http` runs the server's loop, `counts` counts rows for the gauges by
+ * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), `house` keeps house for
+ * consumers that are no routes (house.c), and `api` answers operators, on a connection of its own; on SQLite, which has
+ * one per process, on a handle of its own, so that a long list holds workers up for as long as it is read.
  */
 #include "daemon/daemon.h"
 
@@ -202,6 +202,7 @@ semel_status semel__daemon_new(struct semel_daemon **ret, const struct semel_con
     semel__task_add(&daemon->tasks, &daemon->http, "the HTTP server");
     semel__task_add(&daemon->tasks, &daemon->counts, "the task that counts rows");
     semel__task_add(&daemon->tasks, &daemon->api, "the task of the admin API");
+    semel__task_add(&daemon->tasks, &daemon->others, "the housekeeping of other consumers");
     semel_status status = semel__stats_new(&daemon->stats, err);
     if (status == SEMEL_OK)
         status = try_store(daemon, err);
@@ -311,6 +312,8 @@ static semel_status start_all(struct semel_daemon *daemon, struct semel_error *e
         status = semel__task_start(&daemon->counts, "counts", run_counts, daemon, err);
     if (status == SEMEL_OK && daemon->conf->admin.on)
         status = semel__task_start(&daemon->api, "api", run_api, daemon, err);
+    if (status == SEMEL_OK && daemon->conf->schedule.others)
+        status = semel__task_start(&daemon->others, "house", semel__daemon_others, daemon, err);
     for (struct semel_unit *unit = daemon->units; status == SEMEL_OK && unit != NULL; unit = unit->next)
         status = unit->kind->start(unit, err);
     return status;

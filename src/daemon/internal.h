@@ -65,7 +65,7 @@ struct semel_daemon {
     struct semel_serve_view view;
     char host[64];
     struct semel_tasks tasks;
-    struct semel_task http, counts, api;
+    struct semel_task http, counts, api, others;
     pthread_mutex_t lock; /* for who waits for the stop, or until it is roused */
     pthread_cond_t stops;
     atomic_bool stopping, cancel; /* cancel: what still runs is given up */
@@ -100,7 +100,7 @@ struct daemon_worker {
     struct semel_inbox inbox;
     struct semel_pump pump;
     struct semel_worker_stats *stats;
-    bool serves;       /* the endpoint, where its route listens */
+    bool serves;       /* the endpoint, where its route listens; without a source: it runs */
     atomic_bool rests; /* its route is held, and it has nothing that it could still answer; for the source */
     struct semel_sql *sql;
     struct semel__handler handler;
@@ -120,10 +120,11 @@ struct daemon_route {
     struct semel_daemon *daemon;
     const struct semel_route *conf;
     bool listens;                  /* its workers poll the HTTP endpoint; there is no source thread */
+    bool stored_only;              /* `from: inbox`: nothing is delivered; every worker ticks, and the handoff is empty */
     struct semel_handoff *handoff; /* NULL: it listens */
     struct semel_pull *pull;
     struct semel_positions *_Atomic positions; /* of the source thread; a worker reports that one was taken over */
-    struct semel_task source;                  /* where it listens: up while its workers serve */
+    struct semel_task source;                  /* without a source thread: up while its workers serve */
     struct daemon_worker *workers;
     size_t n_workers;
     struct semel_route_stats *stats;
@@ -151,6 +152,19 @@ void semel__daemon_source(void *route);
 void semel__daemon_worker(void *worker);  /* effects in the database, and what is stored for pull */
 void semel__daemon_outside(void *worker); /* http, exec */
 void semel__daemon_pull(void *worker);    /* answers those who pull */
+void semel__daemon_others(void *daemon);  /* housekeeping of consumers that are no routes (house.c) */
+
+/* outside.c, for whoever asks. A caller for the handler, which is http or exec. */
+semel_status semel__daemon_open_caller(const struct semel_do *handler, struct semel_caller **ret,
+                                       struct semel_error *err);
+/* Its end was not reported, and its call may run until its time is over, by the store's clock (P45): only then can "not
+ * done" be trusted. */
+bool semel__daemon_may_run_still(const struct semel_do *handler, const struct semel_row *row, int64_t store_us);
+/* Records what a reconcile was answered: resolved, discarded or retried. *ret_reason: what the answer was; not given: the
+ * outcome stays unknown. *ret_done: it is recorded; not, if the row has changed since updated_us. */
+semel_status semel__daemon_reconciled(struct semel_inbox *inbox, const struct semel__msg *msg, int64_t updated_us,
+                                      const struct semel_call_end *end, struct semel_str *ret_reason, bool *ret_done,
+                                      struct semel_error *err);
 
 /* settings.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
  * every tick. */

@@ -177,11 +177,8 @@ static bool in_work(const struct outside *o, const struct semel_row *row)
     return false;
 }
 
-/* Its end was not reported: the process that started the call may be cut off from the store, and the call may run until
- * its time is over, by the store's clock (P45). Only then can "not done" be trusted. */
-static bool may_run_still(const struct outside *o, const struct semel_row *row, int64_t store_us)
+bool semel__daemon_may_run_still(const struct semel_do *handler, const struct semel_row *row, int64_t store_us)
 {
-    const struct semel_do *handler = &o->worker->route->conf->handler;
     int64_t timeout_us = handler->kind == SEMEL_DO_HTTP ? handler->u.http.timeout_us : handler->u.exec.timeout_us;
     return row->progress.error_class == SEMEL_CLASS_LEASE && store_us - row->updated_us < timeout_us;
 }
@@ -193,7 +190,7 @@ static bool ask_row(struct outside *o, const struct semel_row *row, int64_t stor
     struct slot *slot = free_slot(o);
     if (slot == NULL || in_work(o, row))
         return false;
-    if (may_run_still(o, row, store_us)) {
+    if (semel__daemon_may_run_still(&o->worker->route->conf->handler, row, store_us)) {
         o->ask_every_us = ASK_FIRST_US;
         return false;
     }
@@ -312,8 +309,38 @@ static void probed(struct outside *o, const struct semel_call_end *end)
         o->unheard = 0;
         semel__route_breaker_end(pump->breaker, pump, now_us);
     } else {
-        semel__pump_fail(pump, SEMEL_CLASS_UNKNOWN, now_us);
+        semel__pump_fail(pump, SEMEL_CLASS_UNKNOWN, "the reconcile was not answered", now_us);
     }
+}
+
+semel_status semel__daemon_reconciled(struct semel_inbox *inbox, const struct semel__msg *msg, int64_t updated_us,
+                                      const struct semel_call_end *end, struct semel_str *ret_reason, bool *ret_done,
+                                      struct semel_error *err)
+{
+    struct semel_row row = {.source = msg->source,
+                            .id = msg->id,
+                            .order_key = msg->order_key,
+                            .version = msg->version,
+                            .n_wants = msg->n_business,
+                            .updated_us = updated_us};
+    struct semel_command command = {.row = &row, .who = SEMEL_STR("reconcile"), .outcome = end->outcome};
+    struct semel_command_result result = {0};
+    *ret_reason = (struct semel_str){0};
+    *ret_done = false;
+    for (size_t i = 0; i < msg->n_business; i++) /* what was listed wishes for them */
+        row.wants[i] = msg->business[i];
+    if (end->status != SEMEL_OK || end->result == SEMEL_MAYBE || end->result == SEMEL_PERMANENT)
+        return SEMEL_OK;
+    command.kind = end->result == SEMEL_DONE       ? SEMEL_COMMAND_RESOLVE
+                   : end->result == SEMEL_REJECTED ? SEMEL_COMMAND_DISCARD
+                                                   : SEMEL_COMMAND_RETRY;
+    command.reason = end->result == SEMEL_DONE       ? SEMEL_STR("the other side says that it was done")
+                     : end->result == SEMEL_REJECTED ? SEMEL_STR("the other side says that it was refused")
+                                                     : SEMEL_STR("the other side says that it was not done");
+    *ret_reason = command.reason;
+    semel_status status = semel__inbox_command(inbox, &command, &result, err);
+    *ret_done = status == SEMEL_OK && result.done;
+    return status;
 }
 
 /* The other side has answered: what was unknown is known, or stays so. */
@@ -321,44 +348,28 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
 {
     struct daemon_worker *worker = o->worker;
     const struct semel__msg *msg = &slot->lease.msg;
-    struct semel_row row = {.source = msg->source,
-                            .id = msg->id,
-                            .order_key = msg->order_key,
-                            .version = msg->version,
-                            .n_wants = msg->n_business,
-                            .updated_us = slot->updated_us};
-    struct semel_command command = {.row = &row, .who = SEMEL_STR("reconcile")};
-    struct semel_command_result result;
+    struct semel_str reason;
+    bool done;
     struct semel_error err = {0};
-    for (size_t i = 0; i < msg->n_business; i++) /* what was listed wishes for them */
-        row.wants[i] = msg->business[i];
     if (slot->probe)
         probed(o, end);
     if (end->not_asked)
         SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN, "cannot reconcile; the outcome stays unknown",
                    SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
-                   SEMEL_F_STR("id", msg->id), SEMEL_F_STR("why", end->reason));
-    if (end->status != SEMEL_OK || end->result == SEMEL_MAYBE || end->result == SEMEL_PERMANENT) {
-        slot_free(o, slot);
-        return;
-    }
-    command.kind = end->result == SEMEL_DONE       ? SEMEL_COMMAND_RESOLVE
-                   : end->result == SEMEL_REJECTED ? SEMEL_COMMAND_DISCARD
-                                                   : SEMEL_COMMAND_RETRY;
-    command.reason = end->result == SEMEL_DONE       ? SEMEL_STR("the other side says that it was done")
-                     : end->result == SEMEL_REJECTED ? SEMEL_STR("the other side says that it was refused")
-                                                     : SEMEL_STR("the other side says that it was not done");
-    command.outcome = end->outcome;
-    semel_status status = semel__inbox_command(&worker->inbox, &command, &result, &err);
-    if (status == SEMEL_OK && result.done)
+                   SEMEL_F_STR("id", msg->id), SEMEL_F_Z("idempotency_key", slot->call.key),
+                   SEMEL_F_STR("why", end->reason));
+    semel_status status = semel__daemon_reconciled(&worker->inbox, msg, slot->updated_us, end, &reason, &done, &err);
+    if (done)
         SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_INFO, "reconciled",
                    SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
-                   SEMEL_F_STR("id", msg->id), SEMEL_F_STR("why", command.reason));
+                   SEMEL_F_STR("id", msg->id), SEMEL_F_Z("idempotency_key", slot->call.key), SEMEL_F_STR("why", reason));
     else if (status != SEMEL_OK)
         semel__daemon_log(worker->route, SEMEL_LOG_WARN, "cannot record what the reconcile reported", status, &err, 0);
     worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
-    o->ask_every_us = ASK_FIRST_US;
-    o->look = true;
+    if (semel__str_given(reason)) {
+        o->ask_every_us = ASK_FIRST_US;
+        o->look = true;
+    }
     slot_free(o, slot);
 }
 
@@ -378,7 +389,7 @@ static void ended(struct outside *o, const struct semel_call_end *end)
     slot->ending = (struct semel_ending){.result = end->result};
     if (end->status != SEMEL_OK) {
         slot->state = SLOT_UNTOUCHED;
-        semel__pump_fail(&o->worker->pump, end->err.cls, semel__now(&semel__clock_real));
+        semel__pump_fail(&o->worker->pump, end->err.cls, end->err.text, semel__now(&semel__clock_real));
         semel__daemon_log(route, end->err.cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
                           "cannot make a call; its message is given back", end->status, &end->err, 0);
         return;
@@ -615,6 +626,13 @@ static semel_status open_exec(const struct semel_conf_exec *conf, struct semel_c
     return semel__exec_caller_new(ret, &settings, err);
 }
 
+semel_status semel__daemon_open_caller(const struct semel_do *handler, struct semel_caller **ret,
+                                       struct semel_error *err)
+{
+    return handler->kind == SEMEL_DO_HTTP ? open_http(&handler->u.http, ret, err)
+                                          : open_exec(&handler->u.exec, ret, err);
+}
+
 static bool open_caller(struct outside *o)
 {
     struct daemon_route *route = o->worker->route;
@@ -622,8 +640,7 @@ static bool open_caller(struct outside *o)
     for (int failures = 1; !semel__daemon_stopping(route->daemon); failures++) {
         struct semel_error err = {0};
         semel__task_beat(&o->worker->task);
-        semel_status status = handler->kind == SEMEL_DO_HTTP ? open_http(&handler->u.http, &o->caller, &err)
-                                                             : open_exec(&handler->u.exec, &o->caller, &err);
+        semel_status status = semel__daemon_open_caller(handler, &o->caller, &err);
         if (status == SEMEL_OK)
             return true;
         int wait_ms = semel__daemon_backoff_ms(failures, &o->worker->rng);

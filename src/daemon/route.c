@@ -71,6 +71,7 @@ static void log_open(const struct daemon_route *route, enum semel_log_level leve
 {
     SEMEL__LOG(route->daemon->log, level, text, SEMEL_F_STR("consumer", route->conf->name),
                SEMEL_F_INT("failures", now->failures), SEMEL_F_Z("cause", semel__class_name(now->cause)),
+               SEMEL_F_Z("why", route->breaker.why), /* its lock is held */
                SEMEL_F_INT("until_ms", now->next_us / 1000));
 }
 
@@ -150,7 +151,7 @@ static semel_status build_workers(struct daemon_route *route, struct semel_error
     bool outside = conf->handler.kind == SEMEL_DO_HTTP || conf->handler.kind == SEMEL_DO_EXEC;
     /* A worker that moves a position gets all of a partition. */
     bool lanes = conf->policy.order != SEMEL_ORDER_NONE || semel__source_stores_positions(&conf->from);
-    size_t n = outside ? 1 : (size_t)conf->workers;
+    size_t n = outside || (pull && route->stored_only) ? 1 : (size_t)conf->workers;
     semel_status status = SEMEL_OK;
     struct semel_random rng;
     semel__random_seed_os(&rng);
@@ -176,12 +177,13 @@ static semel_status build_route(struct semel_daemon *daemon, const struct semel_
     route->daemon = daemon;
     route->conf = conf;
     route->listens = semel__route_listens(conf) != NULL;
+    route->stored_only = semel__route_stored(conf);
     route->held = true; /* until its settings are stored */
     pthread_mutex_init(&route->lock, NULL);
     pthread_mutex_init(&route->breaker_lock, NULL);
     breaker_init(route);
     semel__task_add(&daemon->tasks, &route->source, "source of route %.*s", (int)conf->name.n, conf->name.p);
-    route->stats = semel__stats_route(daemon->stats, conf->name, semel__guarantee_name(conf->promise.guarantee));
+    route->stats = semel__stats_route(daemon->stats, conf->name, conf->promise.label.text);
     if (route->stats == NULL)
         return semel__fail_memory(err);
     if (conf->handler.kind == SEMEL_DO_PULL && (route->pull = semel__serve_pull(daemon->serve, conf)) == NULL)
@@ -236,11 +238,11 @@ static semel_status start(struct semel_unit *unit, struct semel_error *err)
         status = semel__task_start(&worker->task, pulls ? "pull" : bodies[conf->handler.kind].name,
                                    pulls ? semel__daemon_pull : bodies[conf->handler.kind].body, worker, err);
     }
-    if (status == SEMEL_OK && !route->listens)
+    if (status == SEMEL_OK && !route->listens && !route->stored_only)
         status = semel__task_start(&route->source, "source", semel__daemon_source, route, err);
     SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "route starts", SEMEL_F_STR("consumer", conf->name),
                SEMEL_F_Z("from", conf->from.kind->name), SEMEL_F_Z("do", semel__do_name(conf->handler.kind)),
-               SEMEL_F_Z("guarantee", semel__guarantee_name(conf->promise.guarantee)),
+               SEMEL_F_Z("guarantee", conf->promise.label.text),
                SEMEL_F_Z("order", semel__order_rests_name(conf->promise.order)), SEMEL_F_INT("workers", conf->workers));
     return status;
 }
@@ -264,12 +266,23 @@ static bool store_up(const struct daemon_route *route)
 }
 
 /* Whoever reads it needs no token: an error's text has neither ids nor secrets in it. */
+/* The first worker that is not up, and why. false: all are. */
+static bool worker_down(struct daemon_route *route, char down[SEMEL_TASK_WHY])
+{
+    for (size_t i = 0; i < route->n_workers; i++)
+        if (!atomic_load(&route->workers[i].task.up)) {
+            semel__task_why(&route->workers[i].task, down);
+            return true;
+        }
+    return false;
+}
+
 static enum semel_unit_ready ready(struct semel_unit *unit, struct semel_buf *why)
 {
     struct daemon_route *route = route_of(unit);
     const char *what = NULL;
     char down[SEMEL_TASK_WHY] = "";
-    if (!store_up(route))
+    if (worker_down(route, down))
         what = "the store is not connected, or the handler cannot be used";
     if (!atomic_load(&route->source.up)) {
         what = "the source is not connected";
@@ -299,7 +312,7 @@ static void json(struct semel_unit *unit, struct semel_buf *buf)
                     "{\"name\":\"%.*s\",\"source\":\"%s\",\"handler\":\"%s\",\"guarantee\":\"%s\","
                     "\"order\":\"%s\",\"breaker\":\"%s\",\"source_up\":%s,\"store_up\":%s,\"held\":%s}",
                     (int)conf->name.n, conf->name.p, conf->from.kind->name, semel__do_name(conf->handler.kind),
-                    semel__guarantee_name(conf->promise.guarantee), semel__order_rests_name(conf->promise.order),
+                    conf->promise.label.text, semel__order_rests_name(conf->promise.order),
                     states[semel__route_breaker_look(&route->breaker).state],
                     atomic_load(&route->source.up) ? "true" : "false", store_up(route) ? "true" : "false",
                     atomic_load(&route->held) ? "true" : "false");

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "core/consumer.h"
+#include "core/house.h"
 #include "daemon/internal.h"
 #include "ops/explain.h"
 
@@ -109,7 +110,8 @@ static semel_status store_settings(struct daemon_worker *worker, struct semel_er
     const struct semel_setter by = {.who = semel__str(worker->owner),
                                     .reason = SEMEL_STR("the settings of a route's file"),
                                     .host = semel__str(daemon->host),
-                                    .file = semel__str(daemon->options.file)};
+                                    .file = semel__str(daemon->options.file),
+                                    .adopts = route->stored_only};
     struct semel_setting now;
     struct semel_arena arena;
     semel__arena_init(&arena, (size_t)8 * SEMEL_SETTINGS_MAX);
@@ -161,24 +163,13 @@ static semel_status keep_house(struct daemon_worker *worker, size_t *ret_n, stru
 {
     struct semel_inbox *inbox = &worker->inbox;
     struct semel_policy stored;
-    size_t n = 0;
     semel_status status = load(worker, &stored, err);
     *ret_n = 0;
     if (status != SEMEL_OK)
         return status == SEMEL_INVALID ? SEMEL_OK : status; /* the caller has reported it */
     stored.consumer = worker->route->conf->name;
     inbox->policy = &stored;
-    status = semel__inbox_recover(inbox, HOUSE_ROWS, &n, err);
-    *ret_n += n;
-    if (status == SEMEL_OK)
-        status = semel__inbox_gaps(inbox, HOUSE_ROWS, &n, err);
-    *ret_n += n;
-    if (status == SEMEL_OK)
-        status = semel__inbox_sweep(inbox, HOUSE_ROWS, &n, err);
-    *ret_n += n;
-    if (status == SEMEL_OK)
-        status = semel__inbox_purge(inbox, HOUSE_ROWS, &n, err);
-    *ret_n += n;
+    status = semel__house_keep(inbox, HOUSE_ROWS, ret_n, err);
     inbox->policy = &worker->route->conf->policy;
     return status;
 }
@@ -216,9 +207,10 @@ bool semel__daemon_settings_hold(struct daemon_worker *worker)
 {
     struct daemon_route *route = worker->route;
     bool held = atomic_load(&route->held);
-    if (route->listens && worker->broker != NULL && worker->serves == held) {
+    if ((route->listens || route->stored_only) && worker->broker != NULL && worker->serves == held) {
         worker->serves = !held;
-        semel__ingest_serve(worker->broker, !held);
+        if (route->listens)
+            semel__ingest_serve(worker->broker, !held);
         if (worker->index == 0)
             semel__daemon_source_up(route, !held, NULL);
     }

@@ -4,7 +4,7 @@
  * of a route that listens. And the thread of a `pull` route that answers those who fetch what the workers have stored.
  *
  * The first worker of a route also ticks: recovery, stored work that is due, purge. Every process does, and core makes
- * that safe.
+ * that safe. Where messages come from the inbox itself every worker ticks, and there is nothing else to do.
  */
 #include <errno.h>
 #include <poll.h>
@@ -40,13 +40,16 @@ static void alerted(void *ctx, enum semel_alert alert, const struct semel__msg *
     };
     struct daemon_worker *worker = ctx;
     struct daemon_route *route = worker->route;
+    char key[SEMEL_STEP_KEY_TEXT];
+    bool asked = alert == SEMEL_ALERT_UNKNOWN && msg != NULL && /* the other side knows it by this key */
+                 semel__step_key(route->conf->name, msg->source, msg->id, SEMEL_STR("effect"), key);
     semel__stats_alert(route->stats, alert);
     SEMEL__LOG(route->daemon->log, SEMEL_LOG_WARN, names[alert], SEMEL_F_STR("consumer", route->conf->name),
                SEMEL_F_STR("source", msg != NULL ? msg->source : (struct semel_str){0}),
                SEMEL_F_STR("id", msg != NULL ? msg->id : (struct semel_str){0}),
                SEMEL_F_STR("type", msg != NULL ? msg->type : (struct semel_str){0}),
                SEMEL_F_STR("traceparent", msg != NULL ? msg->traceparent : (struct semel_str){0}),
-               SEMEL_F_STR("why", text));
+               SEMEL_F_Z("idempotency_key", asked ? key : NULL), SEMEL_F_STR("why", text));
 }
 
 static void observed(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n)
@@ -153,7 +156,8 @@ static void set_pump(struct daemon_worker *worker)
     pump->breaker = &worker->route->breaker;
     pump->batch_max = (size_t)conf->batch;
     /* In pieces, between which it may stop. */
-    pump->tick_max = all->schedule.rows < TICK_ROWS ? (size_t)all->schedule.rows : TICK_ROWS;
+    int64_t piece = worker->route->stored_only ? conf->batch : TICK_ROWS;
+    pump->tick_max = (size_t)(all->schedule.rows < piece ? all->schedule.rows : piece);
     pump->purge_every_us = all->schedule.purge_us;
     pump->later_ms = LATER_MS;
     pump->put_only = conf->handler.kind != SEMEL_DO_SQL;
@@ -181,6 +185,7 @@ bool semel__daemon_worker_open(struct daemon_worker *worker)
             return true;
         }
         int wait_ms = semel__daemon_backoff_ms(++worker->failures, &worker->rng);
+        (void)semel__task_set_up(&worker->task, false, err.text);
         semel__daemon_log(route, status == SEMEL_INVALID ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
                           "cannot start the route; retrying", status, &err, wait_ms);
         semel__stats_store_up(route->stats, false);
@@ -279,13 +284,13 @@ void semel__daemon_worker_ticked(struct daemon_worker *worker, int64_t now_us, b
         worker->wary_until_us = now_us + WARY_US;
     worker->trouble = trouble;
     bool wary = now_us < worker->wary_until_us && worker->wary_until_us - now_us <= WARY_US;
-    worker->quiet = !idle || wary ? 0 : worker->quiet < QUIET_MAX ? worker->quiet + 1 : QUIET_MAX;
+    worker->quiet = !idle || wary || worker->route->stored_only ? 0 : worker->quiet < QUIET_MAX ? worker->quiet + 1 : QUIET_MAX;
     worker->next_tick_us = now_us + (worker->route->daemon->conf->schedule.every_us << worker->quiet);
 }
 
 int semel__daemon_worker_wait_ms(const struct daemon_worker *worker, int64_t now_us)
 {
-    if (worker->index > 0)
+    if (worker->index > 0 && !worker->route->stored_only)
         return QUIET_MS;
     int64_t left_us = worker->next_tick_us - now_us;
     int64_t every_us = worker->route->daemon->conf->schedule.every_us;
@@ -299,7 +304,7 @@ static void tick(struct daemon_worker *worker, int64_t now_us)
     struct semel_error err = {0};
     size_t n = 0;
     semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
-    if (status == SEMEL_OK)
+    if (status == SEMEL_OK && worker->index == 0)
         status = semel__daemon_settings_ask(worker, &err);
     bool more = status == SEMEL_OK && n >= worker->pump.tick_max;
     semel__daemon_worker_ticked(worker, now_us, n == 0);

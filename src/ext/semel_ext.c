@@ -571,7 +571,7 @@ enum {
     ARG_FINGERPRINT,
     ARG_MESSAGE_TIME,
     ARG_DELIVERY,
-    ARG_MORE, /* fail: class, reason; claim: lease */
+    ARG_MORE, /* fail: class, reason; claim: lease; put: not_before */
 };
 
 #define MSG_NAMES                                                                                                    \
@@ -676,6 +676,8 @@ static semel_status run_put(struct ext_call *call, struct semel_error *err)
     struct semel_msg msg;
     struct semel_verdict verdict;
     semel_status status = open_call(call, &s, &msg, &verdict, err);
+    if (status == SEMEL_OK)
+        status = ext_arg_time(&call->args, ARG_MORE, &msg.not_before_us, err);
     if (status == SEMEL_OK)
         status = semel_inbox_put(s, &msg, &verdict, err);
     if (status == SEMEL_OK)
@@ -884,6 +886,7 @@ static semel_status run_fail_many(struct ext_call *call, struct semel_error *err
 static const char *const many_args[] = {"consumer", "messages"};
 static const char *const msg_args[] = {MSG_NAMES};
 static const char *const fail_args[] = {MSG_NAMES, "class", "reason"};
+static const char *const put_args[] = {MSG_NAMES, "not_before"};
 static const char *const claim_args[] = {MSG_NAMES, "lease"};
 static const char *const take_args[] = {"consumer", "max", "lease"};
 
@@ -1001,10 +1004,10 @@ static const struct ext_table tables[] = {
     },
     {
         .name = "semel_inbox_put",
-        .columns = "CREATE TABLE semel_inbox_put (act, why, " MSG_COLUMNS ")",
-        .args = msg_args,
+        .columns = "CREATE TABLE semel_inbox_put (act, why, " MSG_COLUMNS ", not_before HIDDEN)",
+        .args = put_args,
         .n_out = 2,
-        .n_args = EXT_COUNT(msg_args),
+        .n_args = EXT_COUNT(put_args),
         .required = REQUIRED_MSG,
         .run = run_put,
     },

@@ -13,6 +13,8 @@
 #include "base/str.h"
 #include "lib/handle.h"
 
+#define AHEAD_MAX_US (INT64_C(3653) * 86400 * 1000000)
+
 /* ---- claim --------------------------------------------------------------------------------------- */
 
 static void forget(struct semel *s, int64_t token)
@@ -301,6 +303,18 @@ semel_status semel_inbox_take(struct semel *s, const char *consumer, size_t max,
     return status;
 }
 
+/* A time that is far away is a mistake in its unit, and the message would wait for it without a word. */
+static semel_status check_not_before(const struct semel *s, int64_t not_before_us, struct semel_error *err)
+{
+    const struct semel_clock *clock = s->store->options.clock;
+    int64_t now_us = semel__now(clock != NULL ? clock : &semel__clock_real);
+    if (not_before_us == SEMEL_NONE || (not_before_us >= 0 && not_before_us <= semel__time_add(now_us, AHEAD_MAX_US)))
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                       "not_before is %lld; it must be microseconds since 1970, at most ten years ahead",
+                       (long long)not_before_us);
+}
+
 static semel_status put(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
                         struct semel_error *err)
 {
@@ -311,6 +325,8 @@ static semel_status put(struct semel *s, const struct semel_msg *msg, struct sem
     semel_status status = semel__take_consumer(s, msg, err);
     if (status == SEMEL_OK)
         status = semel__take_msg(s, msg, true, &m, err);
+    if (status == SEMEL_OK)
+        status = check_not_before(s, m.not_before_us, err);
     if (status == SEMEL_OK)
         status = semel__use_order(s, &m, err);
     if (status == SEMEL_OK)

@@ -105,9 +105,10 @@ static semel_status finish(struct semel *s, bool loose, struct semel_error *err)
 #else
     (void)err;
 #endif
-    if (status == SEMEL_OK)
+    if (status == SEMEL_OK) {
         semel__inbox_init(&s->inbox, s->store, &s->policy, &s->handler, &s->rng, semel__str(s->owner));
-    else
+        semel__house_init(&s->house, s->store, &s->rng, semel__str(s->owner));
+    } else
         semel_store_close(s->store);
     return status;
 }
@@ -272,7 +273,7 @@ void semel_close(struct semel *s)
     semel__arena_done(&s->arena);
     semel__arena_done(&s->sheet);
     semel__buf_done(&s->known);
-    semel__free(s->places);
+    semel__house_done(&s->house);
     semel__held_done(&s->pending);
     semel__held_done(&s->ended);
     semel__held_done(&s->claims);

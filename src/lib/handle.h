@@ -22,7 +22,7 @@
 #include <sys/types.h>
 
 #include "core/consumer.h"
-#include "core/inbox.h"
+#include "core/house.h"
 #include "semel/semel.h"
 
 #define SEMEL_PENDING_MAX 10000
@@ -43,12 +43,6 @@ struct held {
 struct held_list {
     struct held **items;
     size_t n, cap;
-};
-
-/* Where the next tick continues with a consumer. */
-struct place {
-    char consumer[SEMEL_ID_MAX + 1];
-    struct semel_places at;
 };
 
 struct semel {
@@ -76,8 +70,7 @@ struct semel {
     struct held_list claims;               /* the last claims, so that a late end can be kept as evidence */
     struct semel_buf known;                /* the settings that were read last, of known_consumer */
     char known_consumer[SEMEL_ID_MAX + 1]; /* "": none are known */
-    struct place *places;                  /* one per consumer that was ticked */
-    size_t n_places;
+    struct semel_house house;              /* of ticks */
 };
 
 /* ---- handle.c ---- */
@@ -128,8 +121,6 @@ semel_status semel__hold(struct semel *s, const struct held *held, struct semel_
 semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err);
 /* Does the database itself refuse to commit a message or a key without an end? */
 bool semel__holds_in_store(const struct semel *s);
-/* Housekeeping of idempotency keys; how many rows. */
-semel_status semel__key_tick(struct semel *s, size_t max, size_t *ret_n, struct semel_error *err);
 /* An end under this token was refused: the caller's transaction cannot commit from now on. */
 semel_status semel__hold_back(struct semel *s, int64_t token, struct semel_error *err);
 

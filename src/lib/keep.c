@@ -2,18 +2,12 @@
  *
  * keep.c: the settings of consumers, events for the outbox, and the tick.
  *
- * A tick visits all consumers, starting with a random one, so that a busy one does not starve the others. It reports
- * a consumer whose settings cannot be read at the end.
+ * A tick is a round of housekeeping (core/house.h) for all consumers, and for idempotency keys.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "base/error.h"
 #include "base/str.h"
 #include "core/consumer.h"
 #include "lib/handle.h"
-
-#define PAGE 100
 
 /* ---- consumers ----------------------------------------------------------------------------------- */
 
@@ -67,102 +61,14 @@ semel_status semel_consumer_get(struct semel *s, const char *consumer, struct se
 
 /* ---- tick ---------------------------------------------------------------------------------------- */
 
-typedef semel_status (*step)(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
-
-/* All consumers, starting with a random one. */
-struct round {
-    struct semel_str *names;
-    size_t n_names, first;
-    size_t max, n;             /* rows that may be touched, and that were */
-    struct semel_error damage; /* the first consumer whose settings could not be read */
-};
-
-static semel_status add_names(struct semel *s, struct round *round, size_t *room, const struct semel_str *names,
-                              size_t n, struct semel_error *err)
+static semel_status tick(struct semel *s, struct semel_house_round *round, struct semel_error *err)
 {
-    if (round->n_names + n > *room) {
-        *room = 2 * *room + n;
-        struct semel_str *more = semel__arena_alloc(&s->arena, *room, sizeof *more);
-        if (more == NULL)
-            return semel__fail_memory(err);
-        if (round->n_names > 0)
-            memcpy(more, round->names, round->n_names * sizeof *more);
-        round->names = more;
-    }
-    for (size_t i = 0; i < n; i++)
-        round->names[round->n_names++] = names[i];
-    return SEMEL_OK;
-}
-
-static semel_status list_consumers(struct semel *s, struct round *round, struct semel_error *err)
-{
-    struct semel_str after = {0}, *page = NULL;
-    size_t n = PAGE, room = 0;
-    semel_status status = SEMEL_OK;
-    semel__arena_reset(&s->arena);
-    while (status == SEMEL_OK && n == PAGE) {
-        status = semel_store_consumers(s->store, after, PAGE, &s->arena, &page, &n, err);
-        if (status == SEMEL_OK && n > 0) {
-            status = add_names(s, round, &room, page, n, err);
-            after = page[n - 1];
-        }
-    }
-    if (status == SEMEL_OK && round->n_names > 0)
-        round->first = (size_t)(semel__random_next(&s->rng) % round->n_names);
-    return status;
-}
-
-/* Where the steps of this consumer continue; NULL: no memory. */
-static struct place *place_of(struct semel *s, struct semel_str consumer)
-{
-    for (size_t i = 0; i < s->n_places; i++)
-        if (semel__str_eqz(consumer, s->places[i].consumer))
-            return &s->places[i];
-    struct place *more = semel__realloc(s->places, s->n_places + 1, sizeof *more);
-    if (more == NULL)
-        return NULL;
-    s->places = more;
-    more[s->n_places] = (struct place){0};
-    snprintf(more[s->n_places].consumer, sizeof more->consumer, "%.*s", (int)consumer.n, consumer.p);
-    return &more[s->n_places++];
-}
-
-static semel_status tick_consumer(struct semel *s, struct semel_str consumer, step run, struct round *round,
-                                  struct semel_error *err)
-{
-    size_t touched = 0;
-    semel_status status = semel__use_consumer(s, consumer, err);
-    struct place *place = status == SEMEL_OK ? place_of(s, consumer) : NULL;
-    if (status == SEMEL_OK && place == NULL)
-        return semel__fail_memory(err);
-    if (status == SEMEL_OK) {
-        s->inbox.places = place->at;
-        status = run(&s->inbox, round->max - round->n, &touched, err);
-        place->at = s->inbox.places;
-    }
-    round->n += touched;
-    if (status != SEMEL_INVALID)
-        return status;
-    if (round->damage.status == SEMEL_OK)
-        round->damage = *err;
-    return SEMEL_OK;
-}
-
-/* Recovery and gaps come first, for all consumers: a purge of one must not delay the recovery of another. */
-static semel_status tick(struct semel *s, struct round *round, struct semel_error *err)
-{
-    static const step steps[] = {semel__inbox_recover, semel__inbox_gaps, semel__inbox_sweep, semel__inbox_purge};
     struct semel_error local = {0};
-    err = err != NULL ? err : &local;
-    if (round->max < 1)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "max is 0; it must be 1 or more");
-    semel_status status = list_consumers(s, round, err);
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
-        for (size_t c = 0; status == SEMEL_OK && c < round->n_names && round->n < round->max; c++)
-            status = tick_consumer(s, round->names[(round->first + c) % round->n_names], steps[i], round, err);
     size_t keys = 0;
+    err = err != NULL ? err : &local;
+    semel_status status = semel__house_round(&s->house, round, err);
     if (status == SEMEL_OK)
-        status = semel__key_tick(s, round->max, &keys, err);
+        status = semel__house_keys(&s->house, round->max, &keys, err);
     round->n += keys;
     if (status != SEMEL_OK || round->damage.status == SEMEL_OK)
         return status;
@@ -172,7 +78,7 @@ static semel_status tick(struct semel *s, struct round *round, struct semel_erro
 
 semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, struct semel_error *err)
 {
-    struct round round = {.max = max};
+    struct semel_house_round round = {.max = max};
     semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
     if (status != SEMEL_OK)
         return status;

@@ -319,18 +319,3 @@ semel_status semel_key_fail(struct semel *s, int64_t token, enum semel_key_end h
     semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
     return status == SEMEL_OK ? semel__leave(s, fail(s, &ending, cause, err), err) : status;
 }
-
-semel_status semel__key_tick(struct semel *s, size_t max, size_t *ret_n, struct semel_error *err)
-{
-    int64_t now_us, n = 0;
-    *ret_n = 0;
-    if (s->store->ops->keys == NULL)
-        return SEMEL_OK;
-    semel_status status = semel_store_begin(s->store, SEMEL_TX_OWN, &now_us, err);
-    if (status == SEMEL_OK)
-        status = end(s, s->store->ops->keys->keep(s->store, now_us, (int64_t)(max > 1000000 ? 1000000 : max), &n, err),
-                     err);
-    if (status == SEMEL_OK)
-        *ret_n = (size_t)n;
-    return status;
-}

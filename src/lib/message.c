@@ -83,7 +83,8 @@ semel_status semel__check_consumer(const struct semel_msg *msg, struct semel_err
 {
     if (msg == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "msg is NULL");
-    semel_status status = semel__check_size("msg", msg->size, sizeof *msg, err);
+    /* what was added later may be missing */
+    semel_status status = semel__check_size("msg", msg->size, offsetof(struct semel_msg, not_before_us), err);
     if (status == SEMEL_OK)
         status = semel__check_str("consumer", msg->consumer, err);
     return status == SEMEL_OK ? semel__id_check("consumer", msg->consumer, 1, err) : status;
@@ -227,6 +228,8 @@ semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool 
     ret->order_key = msg->order_key;
     ret->version = msg->version;
     ret->message_time_us = msg->message_time_us;
+    if (msg->size >= offsetof(struct semel_msg, not_before_us) + sizeof msg->not_before_us)
+        ret->not_before_us = msg->not_before_us;
     ret->delivery = msg->delivery;
     ret->n_business = semel__str_given(msg->business_key) ? 1 : 0;
     ret->business[0] = msg->business_key;

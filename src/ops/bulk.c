@@ -58,6 +58,7 @@ struct semel_bulk {
     struct semel_answer answer;
     int64_t next_us, looked_us; /* pace: when the next one may go; when the released were looked at */
     int64_t since_look;
+    int64_t first, again; /* the first place of this run; the last that was retried again (see handle_again) */
     const char *stopped; /* why it ended early: a word for programs; NULL: it did not */
     char cause[700];     /* the same for people */
     /* What came of it. */
@@ -486,12 +487,33 @@ static void went(struct semel_bulk *b)
     b->next_us = (steady ? b->next_us : now_us) + step_us;
 }
 
+/* What an earlier run of this selection retried in vain, such as its probe, is a dead letter again: when the rest went
+ * well, it is retried, too. Not what this run has retried. Two who resume at once share them: the row has changed for
+ * the second. */
+static semel_status handle_again(struct semel_bulk *b, struct semel_selected **ret, size_t *ret_n,
+                                 struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    *ret_n = 0;
+    if (b->given.kind == SEMEL_COMMAND_RETRY)
+        status = semel_query_again(b->ops->store, b->selection.number, b->again, b->first, 1, &b->arena, ret, ret_n,
+                                   err);
+    if (status == SEMEL_OK && *ret_n > 0)
+        b->again = (*ret)[0].place;
+    return status;
+}
+
 /* One message, from the selection to its mark. */
 static semel_status handle_one(struct semel_bulk *b, struct semel_error *err)
 {
     struct semel_selected *rows = NULL;
     size_t n = 0;
     semel_status status = semel_query_selected(b->ops->store, b->selection.number, 1, &b->arena, &rows, &n, err);
+    if (status == SEMEL_OK && b->first == 0)
+        b->first = n > 0 ? rows[0].place : INT64_MAX;
+    const bool again = status == SEMEL_OK && n == 0;
+    if (again)
+        status = handle_again(b, &rows, &n, err);
     b->over = status == SEMEL_OK && n == 0;
     if (status != SEMEL_OK || n == 0)
         return status;
@@ -501,7 +523,8 @@ static semel_status handle_one(struct semel_bulk *b, struct semel_error *err)
     place_put(&b->last, &rows[0]);
     b->answered = true;
     count(b, &rows[0], &b->answer);
-    status = mark(b, rows[0].place, err);
+    if (!again)
+        status = mark(b, rows[0].place, err);
     if (status != SEMEL_OK || b->answer.kind != SEMEL_DID)
         return status;
     went(b);

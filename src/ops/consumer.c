@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
  * consumer.c: what consumers promise and allow. The settings themselves, their checks and their texts are
- * core/consumer.h's; nothing here knows one by its name but `effect`, of which the guarantee follows.
+ * core/consumer.h's; nothing here knows one by its name.
  */
 #include "base/error.h"
 #include "ops/ops.h"
 
 #define PAGE 500
 
-const char *semel__ops_guarantee(const struct semel_policy *policy)
+struct semel_guarantee_text semel__ops_guarantee(const struct semel_policy *policy)
 {
-    return policy->effect == SEMEL_EFFECT_ATOMIC ? "ATOMIC" : "GUARDED";
+    return semel__policy_guarantee(policy, semel__policy_lasting(policy));
 }
 
 /* The same JSON on one line: inside of its strings there are no blanks but the blank itself. */
@@ -41,7 +41,8 @@ semel_status semel__ops_consumer_line(struct semel_ops *ops, struct semel_str na
         return status;
     bool readable = semel__policy_read(name, settings, &policy, NULL, err) == SEMEL_OK;
     *ret = (struct semel_consumer_line){.name = name,
-                                        .guarantee = readable ? semel__ops_guarantee(&policy) : "DAMAGED",
+                                        .guarantee = readable ? semel__ops_guarantee(&policy)
+                                                              : (struct semel_guarantee_text){"DAMAGED"},
                                         .settings = semel__str_given(settings) ? settings : SEMEL_STR("{}")};
     return one_line(ops->arena, ret->settings, &ret->settings) ? SEMEL_OK : semel__fail_memory(err);
 }

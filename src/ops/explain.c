@@ -503,10 +503,32 @@ static void explain_waiter(const struct semel_ops_facts *f, struct semel_buf *wh
     suggest(f, next, f->row, "To give this one up", "discard", REASON);
 }
 
+static void put_behind(const struct semel_ops_facts *f, struct semel_buf *why)
+{
+    if (!ordered(f) || f->behind == 0)
+        return;
+    semel__buf_addf(why, " %s", f->more ? "At least " : "");
+    put_count(why, f->behind, "later message of ", "later messages of ");
+    put_key(why, f->row);
+    semel__buf_addz(why, f->behind == 1 ? " waits behind it." : " wait behind it.");
+}
+
+static void explain_later(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+{
+    semel__buf_addz(why, "It was stored for later and does not run before ");
+    semel__put_when(why, f->row->progress.due_us, f->now_us);
+    semel__buf_addz(why, ".");
+    put_behind(f, why);
+    semel__buf_addz(next, "Nothing has to be done.");
+    suggest(f, next, f->row, "To give it up", "discard", REASON);
+}
+
 static void explain_waiting(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_progress *progress = &f->row->progress;
-    if (progress->error_class == SEMEL_CLASS_GAP)
+    if (semel__progress_postponed(progress, f->now_us))
+        explain_later(f, why, next);
+    else if (progress->error_class == SEMEL_CLASS_GAP)
         explain_gap(f, why, next);
     else if (semel__progress_waits_for_intent(progress))
         explain_waiter(f, why, next);
@@ -516,24 +538,24 @@ static void explain_waiting(const struct semel_ops_facts *f, struct semel_buf *w
         explain_due(f, why, next);
 }
 
+bool semel__facts_idempotency_key(const struct semel_ops_facts *f, char ret[SEMEL_STEP_KEY_TEXT])
+{
+    return f->policy->effect != SEMEL_EFFECT_ATOMIC && semel__id_check("id", f->row->id, 1, NULL) == SEMEL_OK &&
+           semel__step_key(f->row->consumer, f->row->source, f->row->id, SEMEL_STR("effect"), ret);
+}
+
 static void explain_unknown(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     semel__buf_addf(why, "It is not running because attempt %d may have had its effect (", f->row->progress.attempts);
     put_error(why, &f->row->progress);
     semel__buf_addz(why, "). To run it again could do it twice, so nothing does that by itself.");
-    suggest(f, next, f->row, "Ask the other side whether it happened. If it did", "resolve", REASON);
+    char key[SEMEL_STEP_KEY_TEXT], ask[200];
+    bool known = semel__facts_idempotency_key(f, key);
+    snprintf(ask, sizeof ask, "Ask the other side whether it happened%s%s. If it did",
+             known ? ": its Idempotency-Key is " : "", known ? key : "");
+    suggest(f, next, f->row, ask, "resolve", REASON);
     suggest(f, next, f->row, "If it certainly did not", "retry",
             semel__row_too_old(f->policy, f->row, f->now_us) ? "--force " REASON : REASON);
-}
-
-static void put_behind(const struct semel_ops_facts *f, struct semel_buf *why)
-{
-    if (!ordered(f) || f->behind == 0)
-        return;
-    semel__buf_addf(why, " %s", f->more ? "At least " : "");
-    put_count(why, f->behind, "later message of ", "later messages of ");
-    put_key(why, f->row);
-    semel__buf_addz(why, f->behind == 1 ? " waits behind it." : " wait behind it.");
 }
 
 /* How an ended one may be brought back: `lead` begins the sentence. */

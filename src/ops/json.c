@@ -163,11 +163,13 @@ void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts
     size_t holders = semel__facts_waiters(f), waiters = h->n_rivals - holders;
     struct semel_buf why, next;
     struct semel_object o;
+    char key[SEMEL_STEP_KEY_TEXT];
     semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
     semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
     semel__explain(f, &why, &next);
     semel__object_init(&o);
     put_row(&o, f->row);
+    semel__object_text(&o, "idempotency_key", semel__facts_idempotency_key(f, key) ? semel__str(key) : (struct semel_str){0});
     semel__object_texts(&o, "business_keys", h->business, h->n_business);
     semel__object_texts(&o, "wanted_keys", f->row->wants, f->row->n_wants);
     /* Those that have a business key that it wants; those who wait for one, the first of them and how many there are.
@@ -286,7 +288,7 @@ static void fill_consumer(struct semel_object *one, const void *ctx, size_t i)
 {
     const struct semel_consumer_line *line = &((const struct semel_consumer_line *)ctx)[i];
     semel__object_text(one, "consumer", line->name);
-    semel__object_text(one, "guarantee", semel__str(line->guarantee));
+    semel__object_text(one, "guarantee", semel__str(line->guarantee.text));
     semel__object_raw(one, "settings", line->settings);
 }
 
@@ -303,7 +305,7 @@ void semel__ops_json_consumer(struct semel_buf *buf, const struct semel_policy *
     semel__policy_write(policy, &settings);
     semel__object_init(&o);
     semel__object_text(&o, "consumer", policy->consumer);
-    semel__object_text(&o, "guarantee", semel__str(semel__ops_guarantee(policy)));
+    semel__object_text(&o, "guarantee", semel__str(semel__ops_guarantee(policy).text));
     semel__object_raw(&o, "settings", semel__buf_str(&settings));
     if (by != NULL && semel__str_given(by->file)) {
         semel__object_text(&o, "set_by_host", by->host);

@@ -189,12 +189,13 @@ const struct semel_cause *semel__bulk_causes(const struct semel_bulk *bulk, size
 
 /* ---- consumers (consumer.c) ---- */
 
-/* What follows from where the effect is: ATOMIC or GUARDED. BOUNDED needs the broker's side and is not known here. */
-const char *semel__ops_guarantee(const struct semel_policy *policy);
+/* The label, as far as stored settings tell: the rules of a route's file (`time`, `business_key`) may make it last for
+ * ever, and never less. */
+struct semel_guarantee_text semel__ops_guarantee(const struct semel_policy *policy);
 
 struct semel_consumer_line {
     struct semel_str name, settings; /* settings: what is stored, on one line */
-    const char *guarantee;           /* DAMAGED: the settings cannot be read */
+    struct semel_guarantee_text guarantee; /* DAMAGED: the settings cannot be read */
 };
 semel_status semel__ops_consumer_line(struct semel_ops *ops, struct semel_str name, struct semel_consumer_line *ret,
                                       struct semel_error *err);

@@ -570,13 +570,14 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
 /* ---- going on with a selection ------------------------------------------------------------------- */
 
 struct marked {
-    int64_t number, place, limit;
+    int64_t number, place, place_end, limit;
     struct semel_str result;
 };
 
 static const struct sql_field marked_fields[] = {
     SQL_FIELD(struct marked, number, number),
     SQL_FIELD(struct marked, place, place),
+    SQL_FIELD(struct marked, place_end, place_end),
     SQL_FIELD(struct marked, limit, limit),
     SQL_FIELD(struct marked, result, result),
 };
@@ -623,23 +624,38 @@ semel_status semel_query_selection(struct semel_store *store, int64_t number, st
     return status;
 }
 
-semel_status semel_query_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
-                                  struct semel_selected **ret, size_t *ret_n, struct semel_error *err)
+static semel_status read_selected(struct semel_store *store, enum sql_id statement, const struct marked *marked,
+                                  struct semel_arena *arena, struct semel_selected **ret, size_t *ret_n,
+                                  struct semel_error *err)
 {
     struct sql *db = semel__db_query(store, err);
-    const struct marked marked = {.number = number, .limit = semel__db_limit(max)};
     struct sql_list list = {SQL_FIELDS(selected_fields), .arena = arena, .size = sizeof(**ret)};
-    assert(max > 0);
+    assert(marked->limit > 0);
     if (db == NULL)
         return SEMEL_INVALID;
-    semel_status status = semel__db_do(db, "reading what was selected", SQL_selection_left,
-                                       SQL_ONE(marked_fields, &marked), NULL, semel__db_read_list, &list, err);
+    semel_status status = semel__db_do(db, "reading what was selected", statement, SQL_ONE(marked_fields, marked), NULL,
+                                       semel__db_read_list, &list, err);
     status = semel__db_list_end(&list, status, err);
     if (status == SEMEL_OK) {
         *ret = list.items;
         *ret_n = list.n;
     }
     return status;
+}
+
+semel_status semel_query_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
+                                  struct semel_selected **ret, size_t *ret_n, struct semel_error *err)
+{
+    const struct marked marked = {.number = number, .limit = semel__db_limit(max)};
+    return read_selected(store, SQL_selection_left, &marked, arena, ret, ret_n, err);
+}
+
+semel_status semel_query_again(struct semel_store *store, int64_t number, int64_t after, int64_t end, size_t max,
+                               struct semel_arena *arena, struct semel_selected **ret, size_t *ret_n,
+                               struct semel_error *err)
+{
+    const struct marked marked = {.number = number, .place = after, .place_end = end, .limit = semel__db_limit(max)};
+    return read_selected(store, SQL_selection_again, &marked, arena, ret, ret_n, err);
 }
 
 semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,

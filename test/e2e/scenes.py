@@ -328,12 +328,12 @@ def outside_crashes(tmp_path, books, source, points, idempotent=False):
     assert (int(known[0][0]) > 0) != idempotent, known
 
 
-def order_under_retries(tmp_path, books, source):
+def order_under_retries(tmp_path, books, source, order="json:/k"):
     """I13, T3: a message of a key that fails holds back its followers, and nobody else's."""
     books.sql("INSERT INTO account VALUES %s" % ", ".join(f"('k{i}')" for i in range(10) if i != 3))
     items = messages(300)
     source.send(items)
-    route = {"order": "json:/k", "do": {"sql": "INSERT INTO entry (id, k, n) VALUES ($1, $2, $3)"},
+    route = {"order": order, "do": {"sql": "INSERT INTO entry (id, k, n) VALUES ($1, $2, $3)"},
              "retry": {"max": 1000, "first": "10ms", "ceiling": "100ms"}}
     with Daemon(tmp_path, settings(books, source, **route)) as daemon:
         daemon.ready()

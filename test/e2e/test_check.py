@@ -40,11 +40,14 @@ def good(tmp_path):
 # ---- init ----
 
 
-@pytest.mark.parametrize("source", ["kafka", "amqp", "sqs", "listen"])
+@pytest.mark.parametrize("source", ["kafka", "amqp", "sqs", "listen", "inbox"])
 @pytest.mark.parametrize("handler", ["sql", "http", "exec", "pull"])
 def test_what_init_prints_has_no_mistakes(source, handler):
     printed = run("init", "--from", source, "--do", handler)
     assert printed.code == 0 and printed.err == ""
+    live = [line for line in printed.out.splitlines() if not line.lstrip().startswith("#")]
+    assert len(live) <= 16 and not any(line.strip().startswith("id:") for line in live), printed
+    assert run("check", "-", stdin=run("init", "--full", "--from", source, "--do", handler).out, env=SECRETS).code == 0
     checked = run("check", "-", "--json", stdin=printed.out, env=SECRETS)
     assert checked.code == 0, checked
     route = checked.json["routes"][0]
@@ -52,7 +55,7 @@ def test_what_init_prints_has_no_mistakes(source, handler):
 
 
 def test_init_explains_every_setting_of_its_kinds():
-    printed = run("init", "--from", "amqp", "--do", "exec").out
+    printed = run("init", "--full", "--from", "amqp", "--do", "exec").out
     for setting in run("init", "--json").json["settings"]:
         sink = setting["path"].startswith("outboxes.")  # it shows the first kind of them
         if setting["choice"] in ((None, "kafka") if sink else (None, "amqp", "exec")):
@@ -90,7 +93,7 @@ def test_check_prints_what_each_route_promises(good):
     shown = run("check", good, env=DATABASE)
     assert shown.code == 0 and shown.err == ""
     assert "billing: ATOMIC (from kafka, do sql)\n" in shown.out
-    assert "mailer: BOUNDED (from listen, do http)\n" in shown.out
+    assert "mailer: GUARDED for 45 days (from listen, do http)\n" in shown.out
     assert "it rests on the order of a Kafka partition" in shown.out
     assert "45d against a horizon of 30d" in shown.out
     assert shown.out.endswith("2 routes, no mistakes\n")

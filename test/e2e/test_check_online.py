@@ -78,7 +78,7 @@ def test_sqlite_is_asked_for_its_schema_its_version_and_the_statements(tmp_path,
 
 def test_people_get_a_line_an_answer_and_warnings_alone_are_no_failure(tmp_path, ledger):
     shown = check(tmp_path, ledger.url, {"good": route(do=SQL)})
-    assert shown.code == 0 and "good: BOUNDED (from listen, do sql)\n" in shown.out
+    assert shown.code == 0 and "good: ATOMIC for 45 days (from listen, do sql)\n" in shown.out
     assert "\nok       store: schema: version " in shown.out
     assert "\nok       route good: statement: it can be prepared\n" in shown.out
     ledger.sql("DROP TABLE ledger")

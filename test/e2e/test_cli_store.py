@@ -240,14 +240,14 @@ def test_status_counts_by_consumer_and_state(store):
     outbox = {"events": 1, "at_least": False, "oldest": "1970-01-01T00:00:00.000001Z", "dead": 0, "failed": 0}
     assert told["outbox"].items() >= outbox.items()
     assert [(c["consumer"], c["guarantee"]) for c in told["consumers"]] == [
-        ("billing", "ATOMIC"), ("idle", "ATOMIC"), ("mailer", "GUARDED")]
+        ("billing", "ATOMIC for 45 days"), ("idle", "ATOMIC for 45 days"), ("mailer", "GUARDED for 45 days")]
     states = {c["consumer"]: {s["status"]: s for s in c["statuses"]} for c in told["consumers"]}
     assert {name: {state: s["messages"] for state, s in of.items()} for name, of in states.items()} == {
         "billing": {"waiting": 2, "completed": 1}, "idle": {}, "mailer": {"waiting": 1}}
     assert states["billing"]["waiting"]["oldest"] is not None and states["billing"]["waiting"]["next"] is not None
     lines = [line.split() for line in store.semel("status").out.splitlines()]
-    assert ["billing", "ATOMIC", "waiting", "2"] in [line[:4] for line in lines]
-    assert ["idle", "ATOMIC", "0"] in lines
+    assert ["billing", "ATOMIC", "for", "45", "days", "waiting", "2"] in [line[:7] for line in lines]
+    assert ["idle", "ATOMIC", "for", "45", "days", "0"] in lines
     assert "warning" not in store.semel("status").out
 
 
@@ -272,6 +272,8 @@ def test_status_warns_of_what_needs_a_person_with_a_command_that_works(store):
     assert (told["dead"], told["unknown"], told["damaged"]) == (2, 1, 1)
     warnings = [line for line in store.semel("status").out.splitlines() if line.startswith("warning: ")]
     assert [line.split()[1] for line in warnings] == ["2", "1", "1"]
+    assert told["warnings"] == [line[len("warning: "):].rsplit("; ", 1)[0] for line in warnings]
+    assert store.semel("status", "--check").code == store.semel("status", "--check", "--json").code == 1
     for warning in warnings:
         shown = pasted(warning.split("; ")[1])
         assert shown.code == 0, (warning, shown)
@@ -282,18 +284,18 @@ def test_status_warns_of_what_needs_a_person_with_a_command_that_works(store):
 
 def test_settings_are_stored_shown_and_listed(store):
     put = store.semel("consumer", "set", "billing", '{"retry_max": 3, "effect": "keyed"}')
-    assert put.code == 0 and put.out.startswith("billing: GUARDED, "), put
+    assert put.code == 0 and put.out.startswith("billing: GUARDED for 45 days, "), put
     shown = store.semel("consumer", "show", "billing")
     lines = [line.split() for line in shown.out.splitlines()]
-    assert lines[0] == ["billing:", "GUARDED"]
+    assert lines[0] == ["billing:", "GUARDED", "for", "45", "days"]
     assert ["retry_max", "3", "8"] in [line[:3] for line in lines]
     assert ["effect", "keyed", "atomic"] in [line[:3] for line in lines]
     assert ["one_source", "false", "false"] in [line[:3] for line in lines]
     told = store.semel("consumer", "show", "billing", "--json").json
-    assert told["guarantee"] == "GUARDED" and told["settings"]["retry_max"] == 3
+    assert told["guarantee"] == "GUARDED for 45 days" and told["settings"]["retry_max"] == 3
     assert len(told["settings"]) == len(lines) - 2
     assert store.semel("consumer", "ls", "--json").json == [
-        {"consumer": "billing", "guarantee": "GUARDED", "settings": {"effect": "keyed", "retry_max": 3}}]
+        {"consumer": "billing", "guarantee": "GUARDED for 45 days", "settings": {"effect": "keyed", "retry_max": 3}}]
 
 
 def test_what_is_shown_can_be_set_again(store):
@@ -316,9 +318,9 @@ def test_settings_may_come_from_a_file_and_change_what_they_say(store, tmp_path)
     assert store.semel("consumer", "set", "billing", "@/nonexistent").code == 1
     (tmp_path / "settings.json").write_text('{\n\t"lease": "6m", "retry_max": null\n}\n', encoding="utf-8")
     put = store.semel("consumer", "set", "billing", f"@{tmp_path}/settings.json")
-    assert put.out == 'billing: ATOMIC, {"retry_max": null, "lease": "6m"}\n'
+    assert put.out == 'billing: ATOMIC for 45 days, {"retry_max": null, "lease": "6m"}\n'
     assert store.semel("consumer", "ls").out.splitlines()[1].endswith('{"lease":"6m"}')
-    assert store.semel("consumer", "set", "billing", "{}").out == "billing: ATOMIC, nothing changed\n"
+    assert store.semel("consumer", "set", "billing", "{}").out == "billing: ATOMIC for 45 days, nothing changed\n"
 
 
 # A3 I24 P75
@@ -335,7 +337,7 @@ def test_what_stored_messages_speak_against_is_refused_unless_it_is_forced(store
     put = store.semel("consumer", "set", "orders", '{"order": "none"}', "--force")
     assert put.code == 4 and "--reason" in put.err
     put = store.semel("consumer", "set", "orders", '{"order": "none"}', "--force", "--reason", "ticket 811")
-    assert put.code == 0 and put.out == 'orders: GUARDED, {"order": "none"}\n', put
+    assert put.code == 0 and put.out == 'orders: GUARDED for 45 days, {"order": "none"}\n', put
     with sqlite3.connect(store.path) as db:
         lines = db.execute("SELECT what, reason FROM semel_audit WHERE consumer = 'orders' ORDER BY id").fetchall()
     assert lines == [('set {"effect": "outside", "order": "arrival"}', ""), ('set {"retry_max": 20}', ""),
@@ -400,7 +402,7 @@ def test_an_unknown_consumer_is_told_to_be_one(store):
     assert store.semel("consumer", "show", "").code == 3
     store.semel("send", "-c", "somebody", "--id", "m1", "x")
     assert store.semel("consumer", "show", "somebody").code == 0
-    assert store.semel("consumer", "ls").out.splitlines()[1].split() == ["somebody", "ATOMIC", "{}"]
+    assert store.semel("consumer", "ls").out.splitlines()[1].split() == ["somebody", "ATOMIC", "for", "45", "days", "{}"]
 
 
 def test_damaged_settings_are_named_and_do_not_hide_the_others(store):
@@ -409,7 +411,7 @@ def test_damaged_settings_are_named_and_do_not_hide_the_others(store):
     store.sql("UPDATE semel_consumer SET settings = 'not json' WHERE consumer = 'billing'")
     told = {row["consumer"]: row for row in store.semel("consumer", "ls", "--json").json}
     assert told["billing"] == {"consumer": "billing", "guarantee": "DAMAGED", "settings": "not json"}
-    assert told["mailer"]["guarantee"] == "ATOMIC"
+    assert told["mailer"]["guarantee"] == "ATOMIC for 45 days"
     assert store.semel("status").code == 0
     shown = store.semel("consumer", "show", "billing")
     assert shown.code == 5 and "billing" in shown.err

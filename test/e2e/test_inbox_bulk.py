@@ -207,6 +207,25 @@ def test_it_stops_after_the_first_when_the_cause_is_still_there(store, extension
     assert audits(store) == {f"pay-{i}": 1 for i in range(1, 11)}
 
 
+def test_a_probe_that_died_again_is_retried_when_its_selection_is_resumed(store, extension):
+    # I16: success is not reported while the message of the failed probe is a dead letter
+    add_many(store, 5)
+    down = [True]
+    with working(store, extension, lambda message_id: "permanent" if down[0] else "done"):
+        result = retry(store)
+        assert result.code == 6 and "the cause is still there" in result.err, result
+        assert status_of(store, "pay-1") == "dead" and "--resume 1" in result.err
+        again = store.semel("inbox", "retry", "--resume", "1", "--yes")  # another one dies in vain
+        assert again.code == 6 and status_of(store, "pay-2") == "dead", again
+        down[0] = False
+        result = store.semel("inbox", "retry", "--resume", "1", "--yes", "--rate", "0")
+        assert result.code == 0, result
+        wait_for(lambda: statuses(store) == {"completed": 5}, "all of them, and the two probes")
+    assert audits(store) == {"pay-1": 2, "pay-2": 2, "pay-3": 1, "pay-4": 1, "pay-5": 1}
+    assert store.semel("inbox", "retry", "--resume", "1", "--yes").code == 0
+    assert audits(store)["pay-1"] == 2  # a copy of the command changes nothing
+
+
 def test_it_stops_when_no_worker_takes_the_first(store):
     add_many(store, 4)
     result = retry(store, "--wait", "100ms")

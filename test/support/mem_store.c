@@ -685,7 +685,8 @@ static bool wake_first(struct semel_mem_db *db, struct mem_consumer *consumer, c
         if (first == NULL || before(&row->row, &first->row, key->by_version))
             first = row;
     }
-    if (first == NULL || first->row.progress.state != SEMEL_STATE_WAITING)
+    if (first == NULL || first->row.progress.state != SEMEL_STATE_WAITING ||
+        semel__progress_postponed(&first->row.progress, now_us))
         return true;
     proto = *first;
     proto.row.progress.due_us = now_us;

@@ -72,7 +72,7 @@ static const struct {
      "      |           ^~~~~~~~~~\n"},
     {ROUTE_OF("    type: \"h\xc3\xa9\xc3\xa9:\xe2\x82\xac\"\n    batch: 0 # \xe2\x82\xac\n"),
      "semel.yaml:6:11: routes.r.type: \"h\xc3\xa9\xc3\xa9:\xe2\x82\xac\" is no rule; there are header:NAME, "
-     "property:NAME, json:/POINTER, position and digest\n"
+     "property:NAME, json:/POINTER, position, digest and stored\n"
      "    6 |     type: \"h\xc3\xa9\xc3\xa9:\xe2\x82\xac\"\n"
      "      |           ^~~~~~~\n"
      "semel.yaml:7:12: routes.r.batch is 0; it must be a whole number, 1 to 10000\n"

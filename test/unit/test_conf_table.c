@@ -385,18 +385,20 @@ static void the_example_of_every_kind_is_read(void **state)
                                 NULL};
     (void)state;
     for (size_t source = 0; semel__broker_kinds[source] != NULL; source++)
-        for (int handler = 0; semel__conf_handlers[handler] != NULL; handler++) {
-            struct reading reading = {.env = more};
-            struct semel_buf buf;
-            semel__buf_init(&buf, 1 << 20);
-            semel__conf_example(semel__broker_kinds[source], (enum semel_do_kind)handler, &buf);
-            semel__buf_add(&buf, "", 1);
-            struct semel_conf *conf = reading_ok(&reading, buf.p);
-            assert_ptr_equal(conf->routes[0].from.kind, semel__broker_kinds[source]);
-            assert_int_equal(conf->routes[0].handler.kind, handler);
-            reading_done(&reading);
-            semel__buf_done(&buf);
-        }
+        for (int handler = 0; semel__conf_handlers[handler] != NULL; handler++)
+            for (int full = 0; full < 2; full++) {
+                struct reading reading = {.env = more};
+                struct semel_buf buf;
+                semel__buf_init(&buf, 1 << 20);
+                semel__conf_example(semel__broker_kinds[source], (enum semel_do_kind)handler, full == 1, &buf);
+                semel__buf_add(&buf, "", 1);
+                struct semel_conf *conf = reading_ok(&reading, buf.p);
+                assert_ptr_equal(conf->routes[0].from.kind, semel__broker_kinds[source]);
+                assert_int_equal(conf->routes[0].handler.kind, handler);
+                assert_int_equal(conf->routes[0].rules.id.kind, SEMEL_RULE_DEFAULT); /* ordinary messages have no ce_id */
+                reading_done(&reading);
+                semel__buf_done(&buf);
+            }
 }
 
 int main(void)

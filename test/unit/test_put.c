@@ -98,6 +98,75 @@ static void a_waiter_that_comes_again_has_no_place_in_its_key(void **state)
     assert_int_equal(state_of(e, "x"), SEMEL_STATE_COMPLETED);
 }
 
+#define HOUR_US (INT64_C(3600) * 1000000)
+
+static struct semel__msg later(struct semel__msg msg, int64_t not_before_us)
+{
+    msg.not_before_us = not_before_us;
+    return msg;
+}
+
+static void assert_postponed(struct engine *e, const char *id, int64_t due_us)
+{
+    const struct semel_row row = row_of(e, id);
+    assert_int_equal(row.progress.state, SEMEL_STATE_WAITING);
+    assert_int_equal(row.progress.error_class, SEMEL_CLASS_NONE);
+    assert_int_equal(row.progress.due_us, due_us);
+}
+
+static void a_message_for_later_runs_then_and_what_comes_behind_it_waits(void **state)
+{
+    /* I26 I13 */
+    struct engine *e = *state;
+    int64_t due_us = e->now_us + HOUR_US;
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    const struct semel__msg msgs[] = {later(keyed("a", "ok", "k", SEMEL_NONE), due_us),
+                                      keyed("b", "ok", "k", SEMEL_NONE), keyed("x", "ok", "l", SEMEL_NONE)};
+    put_all(e, msgs, COUNT(msgs));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    while (work(e) > 0)
+        continue;
+    assert_int_equal(effects_of(e, NULL), 1);
+    assert_postponed(e, "a", due_us);
+    put_all(e, msgs, 1); /* a copy, as a delivery of it */
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_STATE_WAITING);
+    process_one(e, keyed("a", "ok", "k", SEMEL_NONE));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_STATE_WAITING);
+    assert_postponed(e, "a", due_us);
+    e->now_us = due_us;
+    while (work(e) > 0)
+        continue;
+    assert_int_equal(effects_of(e, NULL), 3);
+}
+
+static void a_wake_does_not_bring_a_message_for_later_forward(void **state)
+{
+    /* I26: whatever it would have had to wait for besides, it is judged when its time has come */
+    struct engine *e = *state;
+    int64_t due_us = e->now_us + HOUR_US;
+    e->policy.order = SEMEL_ORDER_VERSION;
+    const struct semel__msg msgs[] = {keyed("v1", "ok", "k", 1), later(keyed("v2", "ok", "k", 2), due_us),
+                                      later(keyed("v5", "ok", "m", 5), due_us), later(msg("past", "ok"), e->now_us - 1)};
+    put_all(e, msgs, 3);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_GAP, SEMEL_STATE_WAITING);
+    while (work(e) > 0)
+        continue;
+    assert_int_equal(effects_of(e, NULL), 1);
+    assert_postponed(e, "v2", due_us);
+    assert_postponed(e, "v5", due_us);
+    e->now_us = due_us + 1;
+    while (work(e) > 0)
+        continue;
+    assert_int_equal(state_of(e, "v2"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(row_of(e, "v5").progress.error_class, SEMEL_CLASS_GAP); /* the timer of the gap starts now */
+    assert_int_equal(row_of(e, "v5").progress.due_us, due_us + 1 + e->policy.gap_timeout_us);
+    e->policy.order = SEMEL_ORDER_NONE;
+    put_all(e, &msgs[3], 1);
+    assert_int_equal(row_of(e, "past").progress.due_us, e->now_us);
+}
+
 static void a_lower_version_behind_a_higher_one_is_not_locked_out(void **state)
 {
     /* I12: nobody is at the effect of the higher one, so the lower one goes first; neither may wait for the other. */
@@ -259,6 +328,8 @@ int main(int argc, char **argv)
         ON_EACH(an_id_with_another_payload_is_a_conflict_and_the_first_stays),
         ON_EACH(messages_of_a_key_are_parked_behind_the_first),
         ON_EACH(a_waiter_that_comes_again_has_no_place_in_its_key),
+        ON_EACH(a_message_for_later_runs_then_and_what_comes_behind_it_waits),
+        ON_EACH(a_wake_does_not_bring_a_message_for_later_forward),
         ON_EACH(a_lower_version_behind_a_higher_one_is_not_locked_out),
         ON_EACH(contention_cuts_the_batch_and_loses_nothing),
         ON_EACH(an_unknown_commit_is_read_again),

@@ -150,7 +150,8 @@ UPDATE semel.order_key AS o SET skipped = pg_catalog.string_to_array(b.skipped, 
 FROM :rows AS b WHERE o.consumer = :consumer AND o.order_key = b.order_key
 
 -- fragment: woken(first)
--- Whoever has the row without its key (a copy under another key) is not waited for: a sweep wakes it later.
+-- Whoever has the row without its key (a copy under another key) is not waited for: a sweep wakes it later. One that was
+-- put for a later time has no class, and keeps it.
 UPDATE semel.record AS u SET due_at = :now, error_class = 'blocked', updated_at = {bump(u)}
 WHERE u.ctid = ANY (ARRAY(
     SELECT t.ctid FROM :rows AS b
@@ -160,7 +161,8 @@ WHERE u.ctid = ANY (ARRAY(
         LIMIT 1) AS h
     CROSS JOIN LATERAL (
         SELECT ctid FROM semel.record WHERE key = h.key AND stream = h.stream
-        AND status IS NOT DISTINCT FROM 'waiting' FOR UPDATE SKIP LOCKED) AS t))
+        AND status IS NOT DISTINCT FROM 'waiting' AND (error_class IS NOT NULL OR (due_at > :now) IS NOT TRUE)
+        FOR UPDATE SKIP LOCKED) AS t))
 
 -- name: settle_wake
 {woken(NOT b.by_version ORDER BY i.arrival)}

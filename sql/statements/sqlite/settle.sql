@@ -92,8 +92,9 @@ INSERT INTO main.semel_order_key (consumer, order_key, skipped) VALUES (:consume
 ON CONFLICT (consumer, order_key) DO UPDATE SET skipped = excluded.skipped
 
 -- fragment: woken(first)
+-- One that was put for a later time has no class, and keeps it.
 UPDATE main.semel_inbox SET due_at = :now, updated_at = {bump}, error_class = 'blocked'
-WHERE status = 'waiting' AND arrival = (
+WHERE status = 'waiting' AND (error_class IS NOT NULL OR due_at IS NULL OR due_at <= :now) AND arrival = (
     SELECT arrival FROM main.semel_inbox
     WHERE consumer = :consumer AND order_key = :order_key AND {in_order} AND :wake AND {first} LIMIT 1)
 
