@@ -399,7 +399,12 @@ static void take_items(struct checking *c, struct semel_str header)
     while (header.n > 0) {
         const char *end = separator != '\0' ? memchr(header.p, separator, header.n) : NULL;
         const size_t n = end != NULL ? (size_t)(end - header.p) : header.n;
-        take_item(c, (struct semel_str){header.p, n});
+        size_t from = 0, to = n;
+        while (from < to && header.p[from] == ' ') /* a proxy may have joined two headers into one */
+            from++;
+        while (to > from && header.p[to - 1] == ' ')
+            to--;
+        take_item(c, (struct semel_str){header.p + from, to - from});
         header = (struct semel_str){header.p + n + (end != NULL), header.n - n - (end != NULL)};
     }
 }

@@ -894,8 +894,8 @@ static void listen_check(void *options, const struct semel_setting_check *check)
         listen->source = check->route;
     semel__setting_check_reach(check, "listen", &listen->server);
     semel__signature_settings(check, &listen->signature);
-    if (!semel__str_given(listen->server.token) && !check->given(check, "token") &&
-        !check->given(check, "token_file") && !check->given(check, "signature"))
+    if (!listen->signature.on && !semel__str_given(listen->server.token) && !check->given(check, "token") &&
+        !check->given(check, "token_file"))
         semel__setting_wrong(check, "listen",
                              "%s lacks token: the token that producers send; it must be text of 16 to 1024 bytes in "
                              "one line, unless `signature` is given",

@@ -193,18 +193,18 @@ static void missing_signature_is_told_from_a_wrong_one(void **state)
     assert_int_equal(CHECK(&standard, "webhook-timestamp", STANDARD_TIME, "webhook-signature", standard_signature),
                      SEMEL_SIGNATURE_NONE);
     static const char *const none[] = {
-        "", ",,", "t", "t=", "v1=", "t=1533204620", "t=1533204620,v0=" STRIPE_V1, "t=1533204620, v1=" STRIPE_V1};
+        "", ",,", "t", "t=", "v1=", "t=1533204620", "t=1533204620,v0=" STRIPE_V1, "t=1533204620,xv1=" STRIPE_V1};
     for (size_t i = 0; i < COUNT(none); i++)
         assert_int_equal(check_stripe(none[i], STRIPE_TIME), SEMEL_SIGNATURE_NONE);
     static const char *const wrong[] = {"v1=" STRIPE_V1,
                                         "t=,v1=" STRIPE_V1,
                                         "t=1533204620,t=1533204620,v1=" STRIPE_V1,
+                                        "t=1533204620,v1=" STRIPE_V1 ", t=1533204620,v1=" STRIPE_V1,
                                         "t=+1533204620,v1=" STRIPE_V1,
                                         "t=1533204620.0,v1=" STRIPE_V1,
                                         "t=15332046200000,v1=" STRIPE_V1,
                                         "t=1533204620,v1=" STRIPE_V0,
                                         "t=1533204620,v1=" STRIPE_V1 "00",
-                                        "t=1533204620,v1=" STRIPE_V1 " ",
                                         "t=1533204620,v1=2220f87e"};
     for (size_t i = 0; i < COUNT(wrong); i++)
         assert_int_equal(check_stripe(wrong[i], STRIPE_TIME), SEMEL_SIGNATURE_WRONG);
