@@ -21,7 +21,8 @@ from listen import TOKEN, Listen
 PAGE = pathlib.Path(os.environ["SEMEL_SOURCE"]) / "docs" / "webhooks.md"
 KEY = base64.b64encode(b"a key of thirty-two bytes, or so").decode()
 SECRETS = {"STRIPE_SECRET": "whsec_of_stripe", "GITHUB_SECRET": "It's a Secret to Everybody",
-           "SHOPIFY_SECRET": "hush-hush", "PARTNER_SECRET": f"whsec_{KEY}", "SLACK_SECRET": "8f742231b10e8888abcd99yyyzzz85a5"}
+           "SHOPIFY_SECRET": "hush-hush", "PARTNER_SECRET": f"whsec_{KEY}",
+           "SLACK_SECRET": "8f742231b10e8888abcd99yyyzzz85a5"}
 
 
 def mac(secret, content, how="sha256"):
@@ -35,7 +36,8 @@ def stripe(body, secret=SECRETS["STRIPE_SECRET"], at=0):
 
 def github(body, delivery="d-1"):
     signed = mac(SECRETS["GITHUB_SECRET"], body).hexdigest()
-    return {"X-Hub-Signature-256": f"sha256={signed}", "X-Hub-Signature": "sha1=00", "X-GitHub-Delivery": delivery, "X-GitHub-Event": "push"}
+    return {"X-Hub-Signature-256": f"sha256={signed}", "X-Hub-Signature": "sha1=00", "X-GitHub-Delivery": delivery,
+            "X-GitHub-Event": "push"}
 
 
 def shopify(body, id="w-1"):
