@@ -370,7 +370,7 @@ static void report(struct lines *run)
 static semel_status store_batch(struct lines *run, struct semel_error *err)
 {
     semel_status status = semel__put_many(run->s, run->msgs, run->n_msgs, run->puts, err);
-    if (status != SEMEL_INVALID)
+    if (status != SEMEL_INVALID && status != SEMEL_RETRY)
         return status;
     status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < run->n_msgs; i++)
