@@ -22,6 +22,10 @@
  * the sender. Attributes of the event come before them and win. Its attributes have one spelling: names in JSON are
  * lower case letters and digits, ce_NAME is no header of HTTP, ce-NAME comes once.
  *
+ * On a route with `signature` the body is the payload, whatever its Content-Type, and the source is the route's: an
+ * attacker who has a signed request must not be able to give it another meaning, or another identity, by headers that
+ * are not signed. 401 if the signature is missing, wrong, or of another time.
+ *
  * Invariants
  *  - A request that does not fit whole is refused whole, and one bad event of a batch refuses the batch: the sender
  *    must know which messages were accepted. A refusal has what is wrong and what would be right, and quotes no
@@ -80,6 +84,7 @@ struct ingest_request {
     struct ingest_part *parts;
     size_t n, open; /* open: parts that are not done */
     bool batch;
+    bool is_signed;                     /* by who sent it, and that was checked */
     const struct ingest_broker *worker; /* of a route with an order: the worker that polls its parts; NULL: none yet */
     int64_t came_us;                    /* by the steady clock */
     size_t bytes;
@@ -102,7 +107,8 @@ struct reading {
     size_t body_max;
     struct semel_pair *common; /* headers that every message of the request has */
     size_t n_common;
-    size_t cap; /* of parts */
+    size_t cap;                 /* of parts */
+    struct semel_str signature; /* of a route with signatures: its header's value, which is not stored */
     struct semel_error *err;
 };
 
@@ -269,7 +275,8 @@ static int take_headers(struct reading *r, bool plain)
     if (r->common == NULL)
         return no_memory(r);
     for (size_t i = 0; i < req->n_headers; i++) {
-        if (stays_behind(req->headers[i].name) || hops(connection, req->headers[i].name))
+        if (stays_behind(req->headers[i].name) || hops(connection, req->headers[i].name) ||
+            (semel__str_given(r->signature) && req->headers[i].value.p == r->signature.p))
             continue;
         int status = check_header(r, i);
         if (status != 0)
@@ -518,11 +525,12 @@ static struct semel_str media_type(const struct semel_http_request *req)
 }
 
 /* 0, or the status of a refusal, with the text in err. */
-static int read_request(struct ingest_request *request, size_t body_max, struct semel_error *err)
+static int read_request(struct ingest_request *request, size_t body_max, struct semel_str signature,
+                        struct semel_error *err)
 {
     const struct semel_http_request *req = semel__http_request(request->x);
-    struct reading r = {request, req, &request->arena, body_max, NULL, 0, 0, err};
-    struct semel_str type = media_type(req);
+    struct reading r = {request, req, &request->arena, body_max, NULL, 0, 0, signature, err};
+    struct semel_str type = request->is_signed ? SEMEL_STR("") : media_type(req);
     bool structured = semel__same_word(type, "application/cloudevents+json");
     bool batch = semel__same_word(type, "application/cloudevents-batch+json");
     bool lines = semel__same_word(type, "application/x-ndjson");
@@ -813,6 +821,91 @@ static void put_off(struct semel_ingest *ingest, struct ingest_request *request,
     request_free(request);
 }
 
+/* ---- signatures ---- */
+
+/* At most one line per second, with their number. Nothing that the sender wrote is logged. */
+static void log_unsigned(struct semel_ingest *ingest, const struct semel_http_request *req, const char *word)
+{
+    uint64_t n;
+    pthread_mutex_lock(&ingest->lock);
+    bool logs = semel__endpoint_logs(&ingest->strangers, &n);
+    pthread_mutex_unlock(&ingest->lock);
+    if (logs)
+        SEMEL__LOG(ingest->serve->log, SEMEL_LOG_WARN, "refused a webhook for its signature",
+                   SEMEL_F_STR("route", ingest->route->name), SEMEL_F_STR("peer", req->remote), SEMEL_F_Z("why", word),
+                   SEMEL_F_INT("requests", n));
+}
+
+/* false: it was refused. *ret_signature: the value of the signature's header, where the route has signatures. */
+static bool check_signature(struct semel_ingest *ingest, struct ingest_request *request,
+                            struct semel_str *ret_signature)
+{
+    const struct semel_http_request *req = semel__http_request(request->x);
+    enum semel_signature_result result = SEMEL_SIGNATURE_GOOD;
+    struct semel_signed taken = {0};
+    char why[SEMEL_SIGNATURE_WHY];
+    pthread_rwlock_rdlock(&ingest->key_lock);
+    request->is_signed = ingest->signature != NULL;
+    for (size_t i = 0; request->is_signed && i < req->n_headers; i++)
+        semel__signature_take(ingest->signature, &taken, req->headers[i].name, req->headers[i].value);
+    if (request->is_signed)
+        result = semel__signature_check(ingest->signature, &taken, req->body, semel__now(&semel__clock_real), why);
+    pthread_rwlock_unlock(&ingest->key_lock);
+    *ret_signature = taken.signature;
+    if (result == SEMEL_SIGNATURE_GOOD)
+        return true;
+    if (result == SEMEL_SIGNATURE_FAILED) {
+        semel__endpoint_later(request->x, FULL_AFTER_S, "the signature could not be checked");
+        return false;
+    }
+    const char *word = semel__signature_word(result);
+    semel__endpoint_count(ingest->serve, SEMEL_FAMILY_UNSIGNED, ingest->route->name, word, NULL, 1);
+    log_unsigned(ingest, req, word);
+    semel__http_refuse(request->x, 401, "%s", why);
+    return false;
+}
+
+static bool signature_new(const struct semel_signature_options *options, struct semel_signature **ret)
+{
+    *ret = options->on ? semel__calloc(1, sizeof(**ret)) : NULL;
+    return !options->on || (*ret != NULL && semel__signature_init(*ret, options));
+}
+
+static void signature_free(struct semel_signature *signature)
+{
+    if (signature != NULL)
+        semel__signature_done(signature);
+    semel__free(signature);
+}
+
+semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel_conf *fresh, struct semel_error *err)
+{
+    const struct semel_listen_options *before = semel__route_listens(ingest->route), *after = NULL;
+    struct semel_signature *made, *old;
+    for (size_t i = 0; i < fresh->n_routes && after == NULL; i++)
+        if (semel__str_eq(fresh->routes[i].name, ingest->route->name))
+            after = semel__route_listens(&fresh->routes[i]);
+    if (after == NULL)
+        return SEMEL_OK; /* the running route keeps what it has */
+    if (before->signature.on != after->signature.on ||
+        semel__str_given(before->server.token) < semel__str_given(after->server.token))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "routes.%s: `signature` or `token` was added or removed; that needs a restart",
+                           ingest->route->name.p);
+    if (!signature_new(&after->signature, &made)) {
+        signature_free(made);
+        return semel__fail_memory(err);
+    }
+    pthread_rwlock_wrlock(&ingest->key_lock);
+    old = ingest->signature;
+    ingest->signature = made;
+    pthread_rwlock_unlock(&ingest->key_lock);
+    signature_free(old);
+    return SEMEL_OK;
+}
+
+/* ---- the handler ---- */
+
 void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
 {
     struct semel_ingest *ingest = ctx;
@@ -826,7 +919,12 @@ void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
     request->bytes = sizeof(*request) + semel__http_request(x)->body.n;
     request->came_us = semel__steady_us();
     semel__arena_init(&request->arena, (size_t)1 << 30);
-    int refused = read_request(request, (size_t)semel__route_listens(ingest->route)->body_max, &err);
+    struct semel_str signature;
+    if (!check_signature(ingest, request, &signature)) {
+        request_free(request);
+        return;
+    }
+    int refused = read_request(request, (size_t)semel__route_listens(ingest->route)->body_max, signature, &err);
     if (refused == 503) {
         refuse(ingest, request, FULL_AFTER_S, err.text);
         return;
@@ -864,10 +962,10 @@ void semel__ingest_overdue(void *ctx, struct semel_http_exchange *x)
 
 /* ==== deliveries out ============================================================================= */
 
-/* A CloudEvent has its source, and its id is unique only there. */
+/* A CloudEvent has its source, and its id is unique only there. Nobody has signed a header that names one. */
 static struct semel_str source_of(const struct semel_ingest *ingest, const struct ingest_part *part)
 {
-    for (size_t i = 0; i < part->n_headers; i++)
+    for (size_t i = 0; i < part->n_headers && !part->request->is_signed; i++)
         if (semel__str_eqz(part->headers[i].name, "ce_source") && part->headers[i].value.n > 0)
             return part->headers[i].value;
     return semel__route_listens(ingest->route)->source;
@@ -1086,12 +1184,15 @@ struct semel_ingest *semel__ingest_new(struct semel_serve *serve, const struct s
     if (ingest == NULL)
         return NULL;
     pthread_mutex_init(&ingest->lock, NULL);
+    pthread_rwlock_init(&ingest->key_lock, NULL);
     bool waits = semel__cond_init(&ingest->changed);
+    bool keyed = signature_new(&semel__route_listens(route)->signature, &ingest->signature);
     ingest->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ingest->slots = semel__calloc(SEMEL_INGEST_PARTS, sizeof(struct ingest_part *));
     ingest->rounds = semel__calloc(SEMEL_INGEST_PARTS, sizeof(*ingest->rounds));
     ingest->unused = semel__calloc(SEMEL_INGEST_PARTS, sizeof(*ingest->unused));
-    if (!waits || ingest->fd < 0 || ingest->slots == NULL || ingest->rounds == NULL || ingest->unused == NULL) {
+    if (!waits || !keyed || ingest->fd < 0 || ingest->slots == NULL || ingest->rounds == NULL ||
+        ingest->unused == NULL) {
         semel__ingest_free(ingest);
         return NULL;
     }
@@ -1116,6 +1217,8 @@ void semel__ingest_free(struct semel_ingest *ingest)
         close(ingest->fd);
     pthread_cond_destroy(&ingest->changed);
     pthread_mutex_destroy(&ingest->lock);
+    pthread_rwlock_destroy(&ingest->key_lock);
+    signature_free(ingest->signature);
     semel__free(ingest->slots);
     semel__free(ingest->rounds);
     semel__free(ingest->unused);

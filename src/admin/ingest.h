@@ -6,6 +6,7 @@
 #define SEMEL_ADMIN_INGEST_H
 
 #include "admin/serve_private.h"
+#include "base/signature.h"
 
 #define SEMEL_INGEST_PARTS 16384                     /* messages of one route at a time: waiting and polled */
 #define SEMEL_INGEST_BYTES ((size_t)256 << 20)       /* of waiting messages */
@@ -33,6 +34,10 @@ struct semel_ingest {
     size_t *unused, n_unused;
     size_t bytes, waiting; /* of requests that have their exchange; messages without an end */
     struct semel_series *gauge, *polled;
+    struct semel_seldom strangers; /* requests without a good signature, in the log */
+    /* A lock of its own: pool threads check large bodies side by side. */
+    pthread_rwlock_t key_lock;
+    struct semel_signature *signature; /* NULL: requests are not signed */
 };
 
 #endif

@@ -44,10 +44,7 @@ void semel__endpoint_count(struct semel_serve *serve, enum semel_family family, 
     semel__count(semel__metric_at(semel__stats_family(serve->stats, family), values), n);
 }
 
-/* ---- opening --------------------------------------------------------------------------------------- */
-
-/* At most one line per second of a kind, with their number: clients without a token decide how often these happen. */
-static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
+bool semel__endpoint_logs(struct semel_seldom *seldom, uint64_t *ret_n)
 {
     int64_t now_ms = semel__endpoint_now_ms();
     seldom->n++;
@@ -58,11 +55,13 @@ static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
     return true;
 }
 
+/* ---- opening --------------------------------------------------------------------------------------- */
+
 /* No token, a wrong one, or one of another route. The token is not logged: it may be valid elsewhere. */
 static void log_stranger(struct semel_serve *serve, const struct semel_http_request *req, int status)
 {
     uint64_t n;
-    if (may_log(&serve->strangers, &n))
+    if (semel__endpoint_logs(&serve->strangers, &n))
         SEMEL__LOG(serve->log, SEMEL_LOG_WARN, "a token is missing or wrong", SEMEL_F_STR("peer", req->remote),
                    SEMEL_F_Z("path", req->route->path), SEMEL_F_INT("status", status), SEMEL_F_INT("requests", n));
 }
@@ -73,7 +72,7 @@ static void crowded(void *ctx, bool gave_way, struct semel_str remote)
     uint64_t n;
     struct semel_str how = gave_way ? SEMEL_STR("gave_way") : SEMEL_STR("refused");
     semel__count(semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_CROWDED), &how), 1);
-    if (may_log(&serve->crowd, &n))
+    if (semel__endpoint_logs(&serve->crowd, &n))
         SEMEL__LOG(serve->log, SEMEL_LOG_WARN,
                    gave_way ? "too many connections: the oldest without a request is closed"
                             : "too many connections, all busy: refused a new one",
@@ -88,7 +87,8 @@ static void observe(void *ctx, const struct semel_http_request *req, int status,
     snprintf(code, sizeof(code), "%d", status);
     struct semel_str values[] = {known ? semel__str(req->route->path) : SEMEL_STR("none"), semel__str(code)};
     semel__count(semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_HTTP), values), 1);
-    if (known && (status == 401 || status == 403))
+    /* Past the token, a 401 is about the signature, and the endpoint has logged it. */
+    if (known && (status == 401 || status == 403) && req->route->needs != 0 && (req->scopes & req->route->needs) == 0)
         log_stranger(serve, req, status);
     if (known)
         semel__observe(semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_HTTP_TIME), values),
@@ -241,6 +241,8 @@ semel_status semel__serve_tokens(struct semel_serve *serve, const struct semel_c
         }
         status = semel__http_set_tokens(l->listener, tokens, n, err);
     }
+    for (struct semel_ingest *ingest = serve->ingests; status == SEMEL_OK && ingest != NULL; ingest = ingest->next)
+        status = semel__ingest_rekey(ingest, fresh, err);
     return status;
 }
 

@@ -35,7 +35,7 @@ struct semel_serve_listener {
     size_t body_max;
 };
 
-/* When a line may be logged again, and how often it was left out. Only the loop's thread uses it. */
+/* When a line may be logged again, and how often it was left out. One thread at a time uses it. */
 struct semel_seldom {
     int64_t next_ms;
     uint64_t n;
@@ -59,6 +59,8 @@ struct semel_serve {
 };
 
 int64_t semel__endpoint_now_ms(void);
+/* At most one line per second of a kind, with their number: clients without a token decide how often these happen. */
+bool semel__endpoint_logs(struct semel_seldom *seldom, uint64_t *ret_n);
 /* Answers 503 with Retry-After. */
 void semel__endpoint_later(struct semel_http_exchange *x, int after_s, const char *why);
 void semel__endpoint_count(struct semel_serve *serve, enum semel_family family, struct semel_str consumer,
@@ -75,6 +77,8 @@ struct semel_ingest *semel__ingest_new(struct semel_serve *serve, const struct s
 void semel__ingest_free(struct semel_ingest *ingest);
 void semel__ingest_handle(void *ingest, struct semel_http_exchange *x);
 void semel__ingest_overdue(void *ingest, struct semel_http_exchange *x);
+/* Takes the secrets of the fresh settings of its route. INVALID: they have changed in a way that needs a restart. */
+semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel_conf *fresh, struct semel_error *err);
 
 struct semel_pull *semel__pull_new(struct semel_serve *serve, const struct semel_route *route);
 void semel__pull_free_all(struct semel_pull *pulls);

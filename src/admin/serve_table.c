@@ -7,6 +7,7 @@
  *
  * Invariants: no two paths of an address are the same; paths have no braces, which would be patterns.
  */
+#include <assert.h>
 #include <stdio.h>
 
 #include "admin/api.h"
@@ -73,8 +74,6 @@ static semel_status add_path(struct semel_serve *serve, struct semel_serve_liste
     for (size_t i = 0; i < l->n_routes; i++)
         if (strcmp(l->routes[i].path, text) == 0)
             return refuse(err, route, "one of its paths is another route's on the same address; set another");
-    if (spec.needs == 0)
-        return refuse(err, route, "its address has more than 16 different tokens; share some, or use two addresses");
     spec.path = text;
     spec.methods = SEMEL_HTTP_BIT(POST);
     spec.aside_above = ASIDE_ABOVE;
@@ -84,6 +83,12 @@ static semel_status add_path(struct semel_serve *serve, struct semel_serve_liste
     return SEMEL_OK;
 }
 
+static semel_status too_many_tokens(struct semel_error *err, const struct semel_route *route)
+{
+    return refuse(err, route, "its address has more than 16 different tokens; share some, or use two addresses");
+}
+
+/* Without a token the route is open to every client; then its endpoint checks signatures. */
 static semel_status plan_listen(struct semel_serve *serve, const struct semel_route *route, struct semel_error *err)
 {
     const struct semel_listen_options *conf = semel__route_listens(route);
@@ -91,7 +96,12 @@ static semel_status plan_listen(struct semel_serve *serve, const struct semel_ro
     struct semel_ingest *ingest = l != NULL ? semel__ingest_new(serve, route) : NULL;
     if (ingest == NULL)
         return semel__fail_memory(err);
-    struct semel_http_route spec = {.needs = scope_of(l, conf->server.token),
+    bool token = semel__str_given(conf->server.token);
+    unsigned scope = token ? scope_of(l, conf->server.token) : 0;
+    if (token && scope == 0)
+        return too_many_tokens(err, route);
+    assert(token || conf->signature.on);
+    struct semel_http_route spec = {.needs = scope,
                                     .body_max = (size_t)conf->body_max,
                                     .handle = semel__ingest_handle,
                                     .timeout_ms = SEMEL_ANSWER_MS,
@@ -118,9 +128,12 @@ static semel_status plan_pull(struct semel_serve *serve, const struct semel_rout
     struct semel_pull *pull = l != NULL ? semel__pull_new(serve, route) : NULL;
     if (pull == NULL)
         return semel__fail_memory(err);
+    unsigned scope = scope_of(l, conf->server.token);
+    if (scope == 0)
+        return too_many_tokens(err, route);
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < sizeof(calls) / sizeof(calls[0]); i++) {
-        struct semel_http_route spec = {.needs = scope_of(l, conf->server.token),
+        struct semel_http_route spec = {.needs = scope,
                                         .body_max = calls[i].body_max,
                                         .handle = calls[i].handle,
                                         .timeout_ms = calls[i].timeout_ms,

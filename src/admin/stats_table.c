@@ -14,6 +14,7 @@ static const char *const consumer_label[] = {"consumer"};
 static const char *const route_labels[] = {"consumer", "guarantee"};
 static const char *const message_labels[] = {"consumer", "source", "type", "why"};
 static const char *const result_labels[] = {"consumer", "result"};
+static const char *const why_labels[] = {"consumer", "why"};
 static const char *const class_labels[] = {"consumer", "class"};
 static const char *const kind_labels[] = {"consumer", "kind"};
 static const char *const breaker_labels[] = {"consumer", "state"};
@@ -168,6 +169,11 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_INGEST] = COUNTER("semel_ingest_messages_total",
                                     "Messages that came by HTTP, by what was answered; 503 when they were not taken.",
                                     result_labels, PER_ROUTE * 8),
+    [SEMEL_FAMILY_UNSIGNED] = COUNTER(
+        "semel_ingest_signatures_refused_total",
+        "Requests to a route with `signature` that were refused for it: no_signature, wrong_signature, too_old, "
+        "too_new.",
+        why_labels, PER_ROUTE * 5),
     [SEMEL_FAMILY_WAITING] = GAUGE("semel_ingest_waiting", "Messages that came by HTTP and wait for their answer.",
                                    consumer_label, PER_ROUTE),
     [SEMEL_FAMILY_PULL] = COUNTER("semel_pull_calls_total",

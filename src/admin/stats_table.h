@@ -51,6 +51,7 @@
     X(ASSIGNED)             \
     X(STOPPED)              \
     X(INGEST)               \
+    X(UNSIGNED)             \
     X(WAITING)              \
     X(PULL)                 \
     X(HTTP)                 \

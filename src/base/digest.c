@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * digest.c: SHA-256, MD5 and base64 by OpenSSL's EVP interface.
+ * digest.c: digests, HMAC and base64 by OpenSSL's EVP interface.
  *
- * The process looks the algorithm up once and keeps it: the lookup costs more than the digest of a short message. If
+ * The process looks SHA-256 up once and keeps it: the lookup costs more than the digest of a short message. If
  * that failed for lack of memory, every digest looks it up itself.
  *
  * OpenSSL reads base64 loosely. So we encode the result again: the input was right only if both are equal.
@@ -28,46 +28,68 @@ static void fetch(void)
     fetched = EVP_MD_fetch(NULL, "SHA256", NULL);
 }
 
-bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char out[SEMEL_SHA256])
+/* The digest of the parts, which has `size` bytes. */
+static bool digest_parts(const EVP_MD *md, const struct semel_str *parts, size_t n_parts, unsigned char *out,
+                         size_t size)
 {
-    pthread_once(&once, fetch);
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, fetched != NULL ? fetched : EVP_sha256(), NULL) == 1;
+    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, md, NULL) == 1;
     for (size_t i = 0; ok && i < n_parts; i++)
         ok = parts[i].n == 0 || EVP_DigestUpdate(ctx, parts[i].p, parts[i].n) == 1;
 
-    unsigned char digest[SEMEL_SHA256];
+    unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned n = 0;
-    ok = ok && EVP_DigestFinal_ex(ctx, digest, &n) == 1 && n == SEMEL_SHA256;
+    ok = ok && EVP_DigestFinal_ex(ctx, digest, &n) == 1 && n == size;
     if (ok)
-        memcpy(out, digest, sizeof(digest));
+        memcpy(out, digest, size);
     EVP_MD_CTX_free(ctx);
     return ok;
 }
 
-#define HMAC_BLOCK 64
-
-bool semel__hmac_sha256(struct semel_str key, const struct semel_str *parts, size_t n_parts,
-                        unsigned char out[SEMEL_SHA256])
+static const EVP_MD *sha256(void)
 {
-    unsigned char inner[HMAC_BLOCK] = {0}, outer[HMAC_BLOCK], digest[SEMEL_SHA256];
-    struct semel_str all[SEMEL_HMAC_PARTS + 1] = {{(const char *)inner, sizeof inner}};
-    struct semel_str last[2] = {{(const char *)outer, sizeof outer}, {(const char *)digest, sizeof digest}};
+    pthread_once(&once, fetch);
+    return fetched != NULL ? fetched : EVP_sha256();
+}
+
+bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char out[SEMEL_SHA256])
+{
+    return digest_parts(sha256(), parts, n_parts, out, SEMEL_SHA256);
+}
+
+#define BLOCK_MAX 128
+
+static const struct {
+    size_t size, block;
+} hashes[] = {[SEMEL_HASH_SHA256] = {32, 64}, [SEMEL_HASH_SHA512] = {64, 128}, [SEMEL_HASH_SHA1] = {20, 64}};
+
+size_t semel__hash_size(enum semel_hash hash)
+{
+    return hashes[hash].size;
+}
+
+bool semel__hmac(enum semel_hash hash, struct semel_str key, const struct semel_str *parts, size_t n_parts,
+                 unsigned char out[SEMEL_HASH_MAX])
+{
+    const EVP_MD *md = hash == SEMEL_HASH_SHA256 ? sha256() : hash == SEMEL_HASH_SHA512 ? EVP_sha512() : EVP_sha1();
+    const size_t size = hashes[hash].size, block = hashes[hash].block;
+    unsigned char inner[BLOCK_MAX] = {0}, outer[BLOCK_MAX], digest[SEMEL_HASH_MAX];
+    struct semel_str all[SEMEL_HMAC_PARTS + 1] = {{(const char *)inner, block}};
+    const struct semel_str last[2] = {{(const char *)outer, block}, {(const char *)digest, size}};
+    bool ok = true;
 
     assert(n_parts <= SEMEL_HMAC_PARTS);
-    if (key.n > HMAC_BLOCK) {
-        if (!semel__sha256(&key, 1, inner))
-            return false;
-    } else if (key.n > 0) {
+    if (key.n > block)
+        ok = digest_parts(md, &key, 1, inner, size);
+    else if (key.n > 0)
         memcpy(inner, key.p, key.n);
-    }
-    for (size_t i = 0; i < HMAC_BLOCK; i++) {
+    for (size_t i = 0; i < block; i++) {
         outer[i] = inner[i] ^ 0x5c;
         inner[i] ^= 0x36;
     }
     for (size_t i = 0; i < n_parts; i++)
         all[i + 1] = parts[i];
-    const bool ok = semel__sha256(all, n_parts + 1, digest) && semel__sha256(last, 2, out);
+    ok = ok && digest_parts(md, all, n_parts + 1, digest, size) && digest_parts(md, last, 2, out, size);
     explicit_bzero(inner, sizeof inner);
     explicit_bzero(outer, sizeof outer);
     return ok;

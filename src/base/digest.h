@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * digest.h: SHA-256 and HMAC with it, MD5 for who must compare one, and bytes as text: hexadecimal and base64 (OpenSSL
- * EVP).
+ * digest.h: SHA-256, HMAC with it and with what other programs sign by, MD5 for who must compare one, and bytes as
+ * text: hexadecimal and base64 (OpenSSL EVP).
  */
 #ifndef SEMEL_BASE_DIGEST_H
 #define SEMEL_BASE_DIGEST_H
@@ -13,9 +13,13 @@
 
 /* The digest of the concatenated parts. false: the library failed (memory). */
 bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char out[SEMEL_SHA256]);
-/* HMAC (RFC 2104) with SHA-256 over the parts, one after the other. false: as above. */
-bool semel__hmac_sha256(struct semel_str key, const struct semel_str *parts, size_t n_parts,
-                        unsigned char out[SEMEL_SHA256]);
+enum semel_hash { SEMEL_HASH_SHA256, SEMEL_HASH_SHA512, SEMEL_HASH_SHA1 };
+#define SEMEL_HASH_MAX 64 /* bytes of the longest */
+size_t semel__hash_size(enum semel_hash hash);
+/* HMAC (RFC 2104) over the parts, one after the other; semel__hash_size bytes. false: as above, or the library does not
+ * have the algorithm any more. */
+bool semel__hmac(enum semel_hash hash, struct semel_str key, const struct semel_str *parts, size_t n_parts,
+                 unsigned char out[SEMEL_HASH_MAX]);
 #define SEMEL_HMAC_PARTS 8 /* at most */
 /* MD5 (RFC 1321) as 32 lower-case digits and a NUL. It finds damage on the way and is of no use against anybody. false:
  * the library does not have it any more, or failed. */

@@ -127,7 +127,7 @@ struct semel_setting_tls_server {
 /* Routes may share an address; their paths then differ, and everything else except the token is equal. */
 struct semel_setting_server {
     struct semel_setting_address address;
-    struct semel_str token;          /* visible ASCII; may be missing for admin: then nobody may change anything */
+    struct semel_str token;          /* visible ASCII; may be missing: see each use */
     struct semel_setting_list hosts; /* our host names, besides loopback and the address itself */
     bool plain;                      /* reachable by others without TLS: a proxy terminates it */
     struct semel_setting_tls_server tls;

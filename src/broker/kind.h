@@ -12,6 +12,7 @@
 #define SEMEL_BROKER_KIND_H
 
 #include "base/setting.h"
+#include "base/signature.h"
 #include "core/broker.h"
 
 /* One partition of an assignment, and where to start. */
@@ -81,6 +82,9 @@ struct semel_broker_kind {
     size_t options_size;
     /* Fills in what follows from the route, and reports settings that contradict each other. */
     void (*check)(void *options, const struct semel_setting_check *check);
+    /* The rules of id and type where the route sets none (core/extract.h); *ret NULL: those of every source. NULL: the
+     * same. */
+    void (*rules)(const void *options, const char **ret_id, const char **ret_type);
     /* Would both read from the same queue, so that each gets only a part? NULL: never. */
     bool (*same_queue)(const void *a, const void *b);
     const char *apart; /* what to do then */
@@ -118,10 +122,11 @@ const struct semel_broker_kind *semel__sink_kind(struct semel_str name);
 
 /* The options of `listen`, which has no driver: POSTs to our own HTTP server. */
 struct semel_listen_options {
-    struct semel_setting_server server;
-    struct semel_str path;   /* begins with a slash; unique among the routes of this address */
-    struct semel_str source; /* the stream that ids belong to */
-    int64_t body_max;        /* bytes of a request */
+    struct semel_setting_server server; /* its token may be missing where there is a signature */
+    struct semel_str path;              /* begins with a slash; unique among the routes of this address */
+    struct semel_str source;            /* the stream that ids belong to */
+    int64_t body_max;                   /* bytes of a request */
+    struct semel_signature_options signature;
 };
 
 #endif

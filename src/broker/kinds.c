@@ -870,8 +870,12 @@ static const struct semel_setting_spec listen_settings[] = {
     {"source", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_listen_options, source), SEMEL_SETTING_RANGE(1, 255),
      .default_note = "the name of the route",
      .help = "the stream that ids belong to, unless a message is a CloudEvent with a source of its own"},
-    SEMEL_SETTING_TOKEN(semel_listen_options, SEMEL_SETTING_REQUIRED,
-                        "the token that producers send: Authorization: Bearer TOKEN"),
+    {"token", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET | SEMEL_SETTING_VISIBLE,
+     SEMEL_SETTING_IN(semel_listen_options, server.token), SEMEL_SETTING_RANGE(16, 1024), .example = "${SEMEL_TOKEN}",
+     .default_note = "none where `signature` is given, else it is required",
+     .help = "the token that producers send: Authorization: Bearer TOKEN; with `signature` both are needed"},
+    {"signature", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(semel_listen_options, signature),
+     .group = &semel__setting_signature, .help = "requests are webhooks, which their sender has signed"},
     {"body_max", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_listen_options, body_max),
      SEMEL_SETTING_RANGE(1, 1 << 28), .default_text = "8388608", .help = "the largest request in bytes"},
     SEMEL_SETTING_HOSTS(semel_listen_options),
@@ -889,6 +893,21 @@ static void listen_check(void *options, const struct semel_setting_check *check)
     if (!semel__str_given(listen->source))
         listen->source = check->route;
     semel__setting_check_reach(check, "listen", &listen->server);
+    semel__signature_settings(check, &listen->signature);
+    if (!listen->signature.on && !semel__str_given(listen->server.token) && !check->given(check, "token") &&
+        !check->given(check, "token_file"))
+        semel__setting_wrong(check, "listen",
+                             "%s lacks token: the token that producers send; it must be text of 16 to 1024 bytes in "
+                             "one line, unless `signature` is given",
+                             check->path);
+}
+
+static void listen_rules(const void *options, const char **ret_id, const char **ret_type)
+{
+    const struct semel_listen_options *listen = options;
+
+    *ret_id = semel__signature_id_rule(&listen->signature);
+    *ret_type = semel__signature_type_rule(&listen->signature);
 }
 
 static const char *listen_order(const void *options, bool *ret_ordered)
@@ -900,15 +919,21 @@ static const char *listen_order(const void *options, bool *ret_ordered)
 
 static void listen_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
 {
-    const struct semel_setting_server *server = &((const struct semel_listen_options *)options)->server;
+    const struct semel_listen_options *listen = options;
+    const struct semel_setting_server *server = &listen->server;
+    const bool token = semel__str_given(server->token), open = !server->tls.on && !server->address.local;
 
     (void)check;
     if (server->tls.on)
-        semel__buf_addz(buf, "TLS, and a token");
-    else
-        semel__buf_addz(buf, server->address.local
-                                 ? "a token; only this machine can reach it"
-                                 : "a token; no TLS: messages and the token can be read on the network");
+        semel__buf_addz(buf, "TLS, and ");
+    if (token)
+        semel__buf_addz(buf, listen->signature.on ? "a token, and " : "a token");
+    if (listen->signature.on)
+        semel__signature_describe(&listen->signature, buf);
+    if (open)
+        semel__buf_addf(buf, "; no TLS: messages%s can be read on the network", token ? " and the token" : "");
+    else if (!server->tls.on)
+        semel__buf_addz(buf, "; only this machine can reach it");
     if (server->tls.on && server->tls.client_ca_file != NULL)
         semel__buf_addz(buf, ", and a certificate of the sender");
 }
@@ -919,6 +944,7 @@ static const struct semel_broker_kind listen_kind = {
     .from = &listen_group,
     .options_size = sizeof(struct semel_listen_options),
     .check = listen_check,
+    .rules = listen_rules,
     .order = listen_order,
     .connection = listen_connection,
 };
@@ -1017,7 +1043,10 @@ static void webhook_to_check(void *options, const struct semel_setting_check *ch
                              check->path);
     semel__setting_check_tls(check, &to->webhook.tls);
 #ifdef SEMEL_WITH_WEBHOOK
-    const char *mistake = semel__webhook_secret_mistake(to->webhook.secret);
+    unsigned char key[SEMEL_SIGNATURE_KEY_MAX];
+    size_t n_key;
+    const char *mistake = semel__signature_standard_key(to->webhook.secret, key, &n_key);
+    explicit_bzero(key, sizeof key);
     if (mistake != NULL)
         semel__setting_wrong(check, "secret", "%s.secret %s", check->path, mistake);
     for (size_t i = 0; i < to->webhook.allow.n; i++)

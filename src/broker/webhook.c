@@ -23,14 +23,13 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/signature.h"
 #include "base/wait.h"
 
 #define CONCURRENCY 16
 #define TIMEOUT_US INT64_C(15000000)
 #define CONNECT_MS 10000L
 #define IDLE_S 1L /* a connection that was idle for longer is not used again: its server may close it (P94) */
-#define KEY_MIN 24
-#define KEY_MAX 64
 #define ID_MAX 255
 #define LINE_MAX_BYTES ((size_t)8192)
 #define VALUE_MAX 4096
@@ -130,49 +129,21 @@ const char *semel__webhook_network_mistake(struct semel_str network)
 
 /* ---- signatures ----------------------------------------------------------------------------------------- */
 
-static const char prefix[] = "whsec_";
-
-/* The key, in the arena. NULL: it is one. */
-static const char *read_secret(const char *secret, struct semel_arena *arena, struct semel_str *ret)
-{
-    const size_t n = sizeof prefix - 1;
-
-    if (secret == NULL || strncmp(secret, prefix, n) != 0)
-        return "must begin with whsec_";
-    if (semel__base64_read(semel__str(secret + n), arena, ret) != SEMEL_BASE64_OK)
-        return "is no base64 behind whsec_";
-    return ret->n < KEY_MIN || ret->n > KEY_MAX ? "must stand for 24 to 64 bytes" : NULL;
-}
-
-const char *semel__webhook_secret_mistake(const char *secret)
-{
-    struct semel_arena arena;
-    struct semel_str key = {NULL, 0};
-    const char *mistake;
-
-    semel__arena_init(&arena, 8192);
-    mistake = read_secret(secret, &arena, &key);
-    if (key.n > 0)
-        explicit_bzero((void *)(uintptr_t)key.p, key.n);
-    semel__arena_done(&arena);
-    return mistake;
-}
-
 bool semel__webhook_sign(struct semel_str key, struct semel_str id, int64_t timestamp_s, struct semel_str payload,
                          char out[SEMEL_WEBHOOK_SIGNATURE])
 {
-    unsigned char digest[SEMEL_SHA256];
+    unsigned char digest[SEMEL_HASH_MAX];
     struct semel_buf buf;
     char time[32];
     bool ok;
 
     snprintf(time, sizeof time, ".%lld.", (long long)timestamp_s);
     const struct semel_str parts[] = {id, semel__str(time), payload};
-    if (!semel__hmac_sha256(key, parts, sizeof parts / sizeof parts[0], digest))
+    if (!semel__hmac(SEMEL_HASH_SHA256, key, parts, sizeof parts / sizeof parts[0], digest))
         return false;
     semel__buf_init(&buf, SEMEL_WEBHOOK_SIGNATURE);
     semel__buf_addz(&buf, "v1,");
-    semel__base64_put(&buf, (struct semel_str){(const char *)digest, sizeof digest});
+    semel__base64_put(&buf, (struct semel_str){(const char *)digest, SEMEL_SHA256});
     ok = semel__buf_add(&buf, "", 1);
     if (ok)
         memcpy(out, buf.p, buf.n);
@@ -200,7 +171,8 @@ struct call {
 struct webhook {
     struct semel_broker base;
     struct semel_arena arena; /* the options */
-    struct semel_str key;
+    unsigned char key[SEMEL_SIGNATURE_KEY_MAX];
+    size_t key_n;
     struct semel_str *allow;
     size_t n_allow, concurrency;
     int64_t timeout_us;
@@ -236,7 +208,7 @@ static bool copy_text(struct webhook *webhook, const char *text, char **ret)
 
 static semel_status configure(struct webhook *webhook, const struct semel_webhook_options *o, struct semel_error *err)
 {
-    const char *mistake = read_secret(o->secret, &webhook->arena, &webhook->key);
+    const char *mistake = semel__signature_standard_key(o->secret, webhook->key, &webhook->key_n);
 
     if (mistake != NULL)
         return wrong(err, "the secret", mistake);
@@ -270,8 +242,7 @@ static void webhook_close(struct semel_broker *broker)
         curl_multi_cleanup(webhook->multi);
     if (webhook->curl)
         curl_global_cleanup();
-    if (webhook->key.n > 0)
-        explicit_bzero((void *)(uintptr_t)webhook->key.p, webhook->key.n);
+    explicit_bzero(webhook->key, sizeof webhook->key);
     if (webhook->key_password != NULL)
         explicit_bzero(webhook->key_password, strlen(webhook->key_password));
     semel__arena_done(&webhook->arena);
@@ -438,10 +409,11 @@ static bool add_lines(struct call *call)
 {
     const struct semel_publish *item = call->item;
     const int64_t now_s = semel__now(&semel__clock_real) / 1000000;
+    const struct semel_str key = {(const char *)call->webhook->key, call->webhook->key_n};
     char signature[SEMEL_WEBHOOK_SIGNATURE], time[32];
 
     snprintf(time, sizeof time, "%lld", (long long)now_s);
-    return semel__webhook_sign(call->webhook->key, item->id, now_s, item->payload, signature) &&
+    return semel__webhook_sign(key, item->id, now_s, item->payload, signature) &&
            add_line(call, SEMEL_STR("webhook-id"), item->id) &&
            add_line(call, SEMEL_STR("webhook-timestamp"), semel__str(time)) &&
            add_line(call, SEMEL_STR("webhook-signature"), semel__str(signature)) &&

@@ -45,8 +45,7 @@ semel_status semel__broker_webhook_open(struct semel_broker **ret, const struct 
 semel_status semel__webhook_ask(const struct semel_webhook_options *options, struct semel_str url, int timeout_ms,
                                 struct semel_error *err);
 
-/* What is wrong with a secret or a network, to go behind its name in a sentence; NULL: nothing. */
-const char *semel__webhook_secret_mistake(const char *secret);
+/* What is wrong with a network, to go behind its name in a sentence; NULL: nothing. */
 const char *semel__webhook_network_mistake(struct semel_str network);
 
 #define SEMEL_WEBHOOK_SIGNATURE 48

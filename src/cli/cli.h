@@ -113,6 +113,23 @@ bool cli_duration(const struct cli_args *args, const char *name, int64_t other_u
 /* What an operand says: its own text, @FILE, or - for stdin; at most max bytes, in the arena. 0, or an exit code. */
 int cli_input(struct cli *cli, const char *operand, const char *what, size_t max, struct semel_str *ret);
 
+/* ---- long work ---- */
+
+/* From now on SIGINT and SIGTERM are kept until they are asked for. */
+void cli_signals_catch(void);
+/* Waits that long; true, and at once: there was one, now or before. */
+bool cli_interrupted(int64_t wait_us);
+/* Waits until stdin has something to read; false: a signal came, or wait_us are over. */
+bool cli_stdin_ready(int64_t wait_us);
+
+/* "1200 messages, 400/s, 24%, 9s left" on stderr, if that is a terminal, some times per second. */
+struct cli_progress {
+    int64_t began_us, shown_us; /* 0: not yet */
+};
+/* `part` of the whole is done, from 0 to 1; below 0: nobody knows how much there is. */
+void cli_progress_show(struct cli_progress *progress, int64_t done, const char *what, double part);
+void cli_progress_end(const struct cli_progress *progress); /* ends the line, if there is one */
+
 /* ---- the store ---- */
 
 /* --store URL or the environment's SEMEL_STORE, opened as it is. NULL: cli_fail has spoken, *ret_code is the exit

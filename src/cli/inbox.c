@@ -546,36 +546,6 @@ static int one_by_one(struct cli *cli, const struct cli_args *args, enum semel_c
     return code;
 }
 
-/* ---- in bulk: signals ---------------------------------------------------------------------------- */
-
-static bool interrupted;
-
-static void signals(sigset_t *set)
-{
-    sigemptyset(set);
-    sigaddset(set, SIGINT);
-    sigaddset(set, SIGTERM);
-}
-
-/* From now on SIGINT and SIGTERM are kept until they are asked for. */
-static void catch_signals(void)
-{
-    sigset_t set;
-    signals(&set);
-    sigprocmask(SIG_BLOCK, &set, NULL); /* NOLINT(concurrency-mt-unsafe): there are no threads */
-}
-
-/* Waits; true, and at once: there was one, now or before. */
-static bool wait_or_stop(int64_t us)
-{
-    sigset_t set;
-    struct timespec span = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-    signals(&set);
-    if (!interrupted)
-        interrupted = sigtimedwait(&set, NULL, &span) > 0;
-    return interrupted;
-}
-
 /* ---- in bulk: before it begins ------------------------------------------------------------------- */
 
 struct bulk {
@@ -586,6 +556,7 @@ struct bulk {
     struct semel_bulk_options options;
     struct semel_selection selection;
     int64_t reported; /* messages that were not done, by name */
+    struct cli_progress progress;
 };
 
 static int confirm(const struct bulk *b)
@@ -706,7 +677,7 @@ static int choose(struct bulk *b, bool *ret_dry)
         code = confirm(b);
     if (code != CLI_OK || *ret_dry)
         return code;
-    catch_signals();
+    cli_signals_catch();
     return freeze(b, &query.filter, &given);
 }
 
@@ -752,22 +723,19 @@ static int take_up(struct bulk *b, bool *ret_dry)
     if (selection->left > 0)
         code = confirm(b);
     if (code == CLI_OK)
-        catch_signals();
+        cli_signals_catch();
     return code;
 }
 
 /* ---- in bulk: working through it ----------------------------------------------------------------- */
 
-static void show_progress(const struct bulk *b, const struct semel_bulk *run)
+static void show_progress(struct bulk *b, const struct semel_bulk *run)
 {
     int64_t done = 0;
-    if (isatty(STDERR_FILENO) != 1)
-        return;
     for (enum semel_answer_kind kind = SEMEL_DID; kind <= SEMEL_REFUSED; kind++)
         done += semel__bulk_n(run, kind);
-    fprintf(stderr, "\r%lld of %lld ", (long long)done, (long long)b->selection.left);
-    if (done == b->selection.left)
-        fprintf(stderr, "\n");
+    cli_progress_show(&b->progress, done, "messages",
+                      b->selection.left > 0 ? (double)done / (double)b->selection.left : -1);
 }
 
 /* Reports messages that were not done at once, up to a limit. */
@@ -792,7 +760,7 @@ static void work(struct bulk *b, struct semel_bulk *run)
 {
     int64_t wait_us = 0;
     while (wait_us >= 0) {
-        if (wait_or_stop(wait_us))
+        if (cli_interrupted(wait_us))
             semel__bulk_stop(run, "interrupted", "interrupted");
         wait_us = semel__bulk_step(run);
         report_step(b, run);
@@ -878,6 +846,7 @@ static int run_bulk(struct bulk *b)
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "working through the selection");
     work(b, run);
+    cli_progress_end(&b->progress);
     code = report(b, run);
     semel__bulk_close(run);
     return code;

@@ -203,7 +203,7 @@ const struct cli_command cli_run = {
             "Signals\n"
             "  TERM, INT   take nothing new, finish what runs or give it back, within stop_within; the second one,\n"
             "              or the end of that time, stops at once: what ran is rolled back and comes again\n"
-            "  HUP         read certificates and tokens again\n"
+            "  HUP         read certificates, tokens and secrets of signatures again\n"
             "The process can be killed at any moment: nothing is lost, and nothing takes effect twice.\n"
             "\n"
             "Exit code 0: stopped, and everything was finished or given back. 128 + the signal: stopped at once.\n"

@@ -7,16 +7,17 @@
  *
  * With --lines each line of stdin is one JSON object and one message. A line is parsed strictly (base/json.h); then its
  * members are walked in the text, because a payload is kept as it was written. The walk may trust the text: the parser
- * has accepted it. Lines are stored in groups: a transaction of ours, which semel_inbox_put joins and in which it rolls
- * back what it could not do. The command commits a group before it waits for input, and when it has GROUP lines. Where
- * the store has no such groups (PostgreSQL) a group is one line, in the transaction of semel_inbox_put.
+ * has accepted it. Lines are stored in batches, one transaction each: of BATCH lines, or as many as there are when no
+ * more input waits. Two lines with one id are in two batches, so that the second is reported as what it is.
  *
  * Invariants: what is counted is committed. A bad line is named by its number and does not affect other lines. While
- * the command waits for input it holds no lock, and it pauses between two groups, so that others who poll for the lock
- * get it. When the store fails the command stops reading and reports the first line that is not stored.
+ * the command waits for input nothing waits to be stored and no lock is held; on SQLite it pauses between two batches,
+ * so that others who poll for the lock get it. When the store fails the command stops reading and reports the first
+ * line that is not stored. SIGINT and SIGTERM end it between two batches.
  */
 #include <errno.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -26,14 +27,17 @@
 #include "core/consumer.h"
 #include "core/headers.h"
 #include "core/row.h"
+#include "lib/handle.h"
 #include "semel/semel.h"
-#include "store/sqlite_store.h"
 
 #define VERSION_MAX (INT64_MAX - 1) /* the one behind it must be a number, too */
 #define LINE_MAX_BYTES ((size_t)SEMEL_PAYLOAD_HARD_MAX + SEMEL_HEADERS_MAX + 65536)
 #define CHUNK 65536
-#define GROUP 100
+#define BATCH 1000
+#define BATCH_BYTES ((size_t)4 << 20) /* of lines; a longer one is a batch of its own */
+#define TABLE 4096                    /* of a batch's ids; a power of two, and more than BATCH */
 #define PAUSE_MS 2
+#define FOREVER_US (INT64_C(3600) * 1000000)
 
 /* What came of one message, in a word and in a sentence. */
 struct send_answer {
@@ -293,129 +297,177 @@ static bool take_msg(struct reader *r, struct semel_msg *msg)
            take_headers(r, &msg->headers);
 }
 
-/* ---- all lines ----------------------------------------------------------------------------------- */
+/* ---- a batch ------------------------------------------------------------------------------------- */
+
+struct line {
+    int64_t number;
+    const char *bad; /* why it is no message; NULL: it is one */
+};
 
 struct lines {
     struct semel *s;
     const struct semel_msg *common;
-    bool grouped;
-    struct semel_arena arena; /* lives as long as one line */
+    bool pauses;
     int64_t lines, accepted, duplicates, refused, bad;
-    struct {
-        bool open;
-        int64_t first, accepted, duplicates; /* its first line; what is in it */
-    } group;
-    int code;        /* not 0: the store failed, and reading stops */
-    int64_t stopped; /* then: the first line that is not stored */
+    struct cli_progress progress;
+    int64_t size, taken; /* of stdin: its bytes, if it is a file, and how many were taken */
+    int code;            /* not 0: the store failed or somebody interrupted it, and reading stops */
+    int64_t stopped;     /* then: the first line that is not stored */
+    /* The batch. */
+    struct semel_arena arena; /* its lines */
+    struct line all[BATCH];   /* in their order */
+    struct semel_msg msgs[BATCH];
+    struct semel_put puts[BATCH];
+    size_t n, n_msgs, bytes;
+    uint16_t table[TABLE]; /* ids to msgs, from 1; 0: a free place */
 };
 
-/* ---- groups -------------------------------------------------------------------------------------- */
-
-static void stop(struct lines *run, semel_status status, const struct semel_error *err, int64_t line)
+/* The place of this id in the table: its own, or a free one. */
+static size_t place_of(const struct lines *run, const struct semel_msg *msg)
 {
-    run->code = cli_fail_error(status, err, "storing the messages");
-    run->stopped = line;
+    uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
+    for (size_t i = 0; i < msg->id.n; i++)
+        hash = (hash ^ (unsigned char)msg->id.p[i]) * UINT64_C(1099511628211);
+    size_t at = (size_t)(hash ^ hash >> 32) % TABLE;
+    while (run->table[at] != 0 && (!semel__str_eq(run->msgs[run->table[at] - 1].id, msg->id) ||
+                                   !semel__str_eq(run->msgs[run->table[at] - 1].source, msg->source)))
+        at = (at + 1) % TABLE;
+    return at;
 }
 
-static bool begin_group(struct lines *run)
+static void begin_batch(struct lines *run)
 {
-    struct semel_error err = {0};
-    if (run->group.open)
-        return true;
-    semel_status status = run->grouped ? semel__sqlite_group_begin(semel_native(run->s), &err) : SEMEL_OK;
-    if (status != SEMEL_OK)
-        stop(run, status, &err, run->lines);
-    run->group.open = status == SEMEL_OK;
-    run->group.first = run->lines;
-    return run->group.open;
+    run->n = run->n_msgs = run->bytes = 0;
+    memset(run->table, 0, sizeof(run->table));
+    semel__arena_reset(&run->arena);
 }
 
-/* Commits what is open. A failure of the store may have ended it already, with all that was in it. */
-static bool end_group(struct lines *run)
+static void report_bad(struct lines *run, const struct line *line, const char *text)
 {
-    struct semel_error err = {0};
-    if (!run->group.open)
-        return true;
-    semel_status status = run->grouped ? semel__sqlite_group_commit(semel_native(run->s), &err) : SEMEL_OK;
-    if (status == SEMEL_OK) {
-        run->accepted += run->group.accepted;
-        run->duplicates += run->group.duplicates;
-    } else if (run->code == CLI_OK) {
-        stop(run, status, &err, run->group.first);
+    run->bad++;
+    cli_fail(CLI_FAILED, "line %lld: %s", (long long)line->number, text);
+}
+
+static void report_stored(struct lines *run, const struct line *line, const struct semel_verdict *verdict)
+{
+    struct send_answer answer = answer_of(verdict);
+    if (answer.code != CLI_OK) {
+        run->refused++;
+        cli_fail(answer.code, "line %lld: %s: %s", (long long)line->number, answer.word, answer.text);
+    } else if (strcmp(answer.word, "accepted") == 0) {
+        run->accepted++;
     } else {
-        run->stopped = run->group.first;
+        run->duplicates++;
     }
-    run->group.open = false;
-    run->group.accepted = run->group.duplicates = 0;
-    if (run->grouped)
+}
+
+/* What is committed, and what is bad, line by line. */
+static void report(struct lines *run)
+{
+    int64_t last = 0;
+    size_t at = 0;
+    for (size_t i = 0; i < run->n; i++) {
+        const struct line *line = &run->all[i];
+        const struct semel_put *put = line->bad == NULL ? &run->puts[at++] : NULL;
+        if (put != NULL && put->undecided) {
+            run->stopped = run->stopped == 0 ? line->number : run->stopped;
+            continue;
+        }
+        if (put == NULL || put->wrong)
+            report_bad(run, line, put == NULL ? line->bad : put->err.text);
+        else
+            report_stored(run, line, &put->verdict);
+        last = line->number;
+    }
+    if (run->stopped != 0)
+        run->lines = run->stopped > last ? run->stopped : last;
+}
+
+/* In one transaction. A store that answers, and refuses, is asked line by line, so that the report names the one that it
+ * refuses and those before it are stored. */
+static semel_status store_batch(struct lines *run, struct semel_error *err)
+{
+    semel_status status = semel__put_many(run->s, run->msgs, run->n_msgs, run->puts, err);
+    if (status != SEMEL_INVALID && status != SEMEL_RETRY)
+        return status;
+    status = SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < run->n_msgs; i++)
+        if (run->puts[i].undecided)
+            status = semel__put_many(run->s, &run->msgs[i], 1, &run->puts[i], err);
+    return status;
+}
+
+static void end_batch(struct lines *run)
+{
+    struct semel_error err = {0};
+    if (run->n == 0)
+        return;
+    semel_status status = store_batch(run, &err);
+    report(run);
+    if (status != SEMEL_OK)
+        run->code = cli_fail_error(status, &err, "storing the messages");
+    double part = run->size > 0 ? (double)run->taken / (double)run->size : -1;
+    cli_progress_show(&run->progress, run->lines, "lines", part < 1 ? part : 1);
+    begin_batch(run);
+    if (run->pauses)
         poll(NULL, 0, PAUSE_MS);
-    return status == SEMEL_OK;
 }
 
 /* ---- one line after the other -------------------------------------------------------------------- */
 
-static void bad(struct lines *run, const char *text)
+static void add_bad(struct lines *run, const char *text)
 {
-    run->bad++;
-    cli_fail(CLI_FAILED, "line %lld: %s", (long long)run->lines, text);
+    struct semel_str copy = {NULL, 0};
+    bool copied = semel__arena_copy(&run->arena, (struct semel_str){text, strlen(text) + 1}, &copy);
+    run->all[run->n++] = (struct line){.number = run->lines, .bad = copied ? copy.p : "it is bad"};
 }
 
-/* Commits before it reports: the report is about stored messages. */
-static void count(struct lines *run, const struct semel_verdict *verdict)
+/* The message is in the arena, or lives longer. */
+static void add_msg(struct lines *run, const struct semel_msg *msg)
 {
-    struct send_answer answer = answer_of(verdict);
-    if (answer.code != CLI_OK) {
-        if (!end_group(run))
-            return;
-        run->refused++;
-        cli_fail(answer.code, "line %lld: %s: %s", (long long)run->lines, answer.word, answer.text);
-    } else if (strcmp(answer.word, "accepted") == 0) {
-        run->group.accepted++;
-    } else {
-        run->group.duplicates++;
-    }
+    run->msgs[run->n_msgs++] = *msg;
+    run->table[place_of(run, msg)] = (uint16_t)run->n_msgs;
+    run->all[run->n++] = (struct line){.number = run->lines};
 }
 
-static void store_line(struct lines *run, const struct semel_msg *msg)
+static bool read_line(struct lines *run, struct semel_str line, struct semel_msg *msg, struct semel_error *err)
 {
-    struct semel_verdict verdict;
-    struct semel_error err = {0};
-    if (!begin_group(run))
-        return;
-    semel_verdict_init(&verdict);
-    semel_status status = semel_inbox_put(run->s, msg, &verdict, &err);
-    if (status == SEMEL_OK) {
-        count(run, &verdict);
-    } else if (is_input(status, &err)) {
-        bad(run, err.text);
-    } else {
-        run->code = cli_fail_error(status, &err, "storing the message");
-        run->stopped = run->lines;
-    }
-    if (run->code != CLI_OK || run->lines - run->group.first >= (run->grouped ? GROUP : 1) - 1)
-        end_group(run);
+    struct semel_json *json = NULL;
+    struct semel_str kept;
+    *msg = *run->common;
+    if (!semel__arena_copy(&run->arena, line, &kept))
+        return semel__fail_memory(err) == SEMEL_OK;
+    if (semel__json_parse(&json, kept, LINE_MAX_BYTES, err) != SEMEL_OK)
+        return false;
+    struct reader r = {.json = json, .arena = &run->arena, .err = err};
+    bool ok = walk(json, kept, r.values, err) && take_msg(&r, msg);
+    semel__json_free(json);
+    return ok;
 }
 
 static void take_line(struct lines *run, struct semel_str line)
 {
-    struct semel_msg msg = *run->common;
+    struct semel_msg msg;
     struct semel_error err = {0};
-    struct semel_json *json = NULL;
-    struct reader r = {.arena = &run->arena, .err = &err};
+    if (run->n == BATCH || (run->n > 0 && run->bytes + line.n > BATCH_BYTES))
+        end_batch(run);
+    if (run->code != CLI_OK)
+        return;
     run->lines++;
     if (is_blank(line))
         return;
-    semel__arena_reset(&run->arena);
-    if (semel__json_parse(&json, line, LINE_MAX_BYTES, &err) != SEMEL_OK) {
-        bad(run, err.text);
-        return;
+    if (!read_line(run, line, &msg, &err)) {
+        add_bad(run, err.text);
+    } else if (run->table[place_of(run, &msg)] == 0) {
+        add_msg(run, &msg);
+    } else { /* its id is in this batch already */
+        run->lines--;
+        end_batch(run);
+        run->lines += run->code == CLI_OK;
+        if (run->code == CLI_OK && read_line(run, line, &msg, &err))
+            add_msg(run, &msg);
     }
-    r.json = json;
-    if (walk(json, line, r.values, &err) && take_msg(&r, &msg))
-        store_line(run, &msg);
-    else
-        bad(run, err.text);
-    semel__json_free(json);
+    run->bytes += line.n;
 }
 
 /* Takes what is complete out of the buffer. A line that is too long is given up where it is; `skipping` says that its
@@ -428,12 +480,12 @@ static void take_lines(struct lines *run, struct semel_buf *buf, bool ended, boo
         size_t n = newline != NULL ? (size_t)(newline - buf->p) - at : buf->n - at;
         if (newline == NULL && !ended)
             break;
+        run->taken += (int64_t)n + 1;
         if (!*skipping)
             take_line(run, (struct semel_str){buf->p + at, n});
         *skipping = false;
         at += n + (newline != NULL ? 1 : 0);
     }
-    end_group(run);
     if (at > 0)
         memmove(buf->p, buf->p + at, buf->n - at);
     buf->n -= at;
@@ -443,8 +495,21 @@ static void too_long(struct lines *run)
 {
     char text[64];
     snprintf(text, sizeof(text), "it is longer than %zu bytes", LINE_MAX_BYTES);
+    end_batch(run);
     run->lines++;
-    bad(run, text);
+    add_bad(run, text);
+}
+
+/* Before it waits, it stores what was read. false: it is interrupted. */
+static bool wait_for_input(struct lines *run)
+{
+    if (cli_stdin_ready(0))
+        return true;
+    end_batch(run);
+    while (run->code == CLI_OK && !cli_stdin_ready(FOREVER_US))
+        if (cli_interrupted(0))
+            run->code = CLI_INTERRUPTED;
+    return run->code == CLI_OK;
 }
 
 static void read_all(struct lines *run)
@@ -453,9 +518,9 @@ static void read_all(struct lines *run)
     char chunk[CHUNK];
     bool skipping = false, ended = false;
     semel__buf_init(&buf, LINE_MAX_BYTES + CHUNK);
-    while (run->code == CLI_OK && !ended) {
+    while (run->code == CLI_OK && !ended && wait_for_input(run)) {
         ssize_t n = read(STDIN_FILENO, chunk, sizeof(chunk));
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n < 0)
             run->code = cli_fail(CLI_FAILED, "reading stdin: %s", cli_errno());
@@ -471,6 +536,8 @@ static void read_all(struct lines *run)
             buf.n = 0;
         }
     }
+    if (run->code == CLI_OK || run->stopped == 0)
+        end_batch(run);
     semel__buf_done(&buf);
 }
 
@@ -491,22 +558,33 @@ static int print_sum(const struct cli *cli, const struct lines *run)
     return CLI_OK;
 }
 
-/* Members that a line does not have are those of `common`. `grouped`: many lines per commit, which SQLite can do. */
-static int send_lines(const struct cli *cli, struct semel *s, const struct semel_msg *common, bool grouped)
+/* Members that a line does not have are those of `common`. */
+static int send_lines(const struct cli *cli, struct semel *s, const struct semel_msg *common, bool sqlite)
 {
-    struct lines run = {.s = s, .common = common, .grouped = grouped};
-    semel__arena_init(&run.arena, 2 * LINE_MAX_BYTES);
-    read_all(&run);
-    semel__arena_done(&run.arena);
-    if (run.stopped == 0) /* nothing but the reading failed */
-        run.stopped = run.lines + 1;
-    int code = print_sum(cli, &run);
-    if (run.code != CLI_OK)
-        return cli_fail(run.code, "stopped at line %lld; send the same again: what is stored is then a duplicate",
-                        (long long)run.stopped);
-    if (code != CLI_OK)
-        return code;
-    return run.bad > 0 ? CLI_FAILED : run.refused > 0 ? CLI_REFUSED : CLI_OK;
+    struct stat st;
+    struct lines *run = semel__calloc(1, sizeof(*run)); /* too large for a stack */
+    if (run == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+    run->s = s;
+    run->common = common;
+    run->pauses = sqlite;
+    run->size = fstat(STDIN_FILENO, &st) == 0 && S_ISREG(st.st_mode) ? (int64_t)st.st_size : 0;
+    semel__arena_init(&run->arena, 2 * (LINE_MAX_BYTES + BATCH_BYTES));
+    begin_batch(run);
+    cli_signals_catch();
+    read_all(run);
+    cli_progress_end(&run->progress);
+    if (run->stopped == 0) /* nothing but the reading failed */
+        run->stopped = run->lines + 1;
+    int code = print_sum(cli, run);
+    if (run->code != CLI_OK)
+        code = cli_fail(run->code, "%s at line %lld; send the same again: what is stored is then a duplicate",
+                        run->code == CLI_INTERRUPTED ? "interrupted" : "stopped", (long long)run->stopped);
+    else if (code == CLI_OK)
+        code = run->bad > 0 ? CLI_FAILED : run->refused > 0 ? CLI_REFUSED : CLI_OK;
+    semel__arena_done(&run->arena);
+    semel__free(run);
+    return code;
 }
 
 /* ---- the command --------------------------------------------------------------------------------- */
@@ -609,8 +687,8 @@ const struct cli_command cli_send = {
         "With --lines each line of stdin is an object with the member id, and where wanted payload (text, or any\n"
         "JSON), source, type, order_key, version, business_key, headers (an object), time and not_before; what a\n"
         "line does not say is taken from the options. A line that is bad is named on stderr and the others go on. Lines\n"
-        "are committed some at a time and counted when they are; what was interrupted can be sent again, because\n"
-        "repeats are duplicates.\n"
+        "are committed in batches of up to 1000 and counted when they are; what was interrupted can be sent\n"
+        "again, because repeats are duplicates.\n"
         "\n"
         "Exit codes: 0 stored now or before; 1 a line was bad; 2 the message is not one; 4 a conflict, or refused;\n"
         "5 the store fails.\n"

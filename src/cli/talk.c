@@ -8,9 +8,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pwd.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/select.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/wait.h"
 #include "cli/frame.h"
 #include "core/consumer.h"
 #include "ops/explain.h"
@@ -296,4 +300,78 @@ int cli_input(struct cli *cli, const char *operand, const char *what, size_t max
         code = cli_fail(CLI_FAILED, "out of memory");
     semel__buf_done(&buf);
     return code;
+}
+
+/* ---- long work ----------------------------------------------------------------------------------- */
+
+#define SHOW_EVERY_US 200000
+
+static volatile sig_atomic_t interrupted;
+
+static void signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+}
+
+void cli_signals_catch(void)
+{
+    sigset_t set;
+    signals(&set);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+}
+
+bool cli_interrupted(int64_t wait_us)
+{
+    sigset_t set;
+    struct timespec span = {.tv_sec = (time_t)(wait_us / 1000000), .tv_nsec = (long)(wait_us % 1000000) * 1000};
+    signals(&set);
+    if (interrupted == 0)
+        interrupted = sigtimedwait(&set, NULL, &span) > 0;
+    return interrupted != 0;
+}
+
+/* A signal that was kept interrupts the wait, and is taken then. */
+static void note_signal(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+bool cli_stdin_ready(int64_t wait_us)
+{
+    fd_set in;
+    struct timespec span = {.tv_sec = (time_t)(wait_us / 1000000), .tv_nsec = (long)(wait_us % 1000000) * 1000};
+    struct sigaction note = {.sa_handler = note_signal};
+    sigset_t none;
+    if (interrupted != 0)
+        return false;
+    FD_ZERO(&in);
+    FD_SET(STDIN_FILENO, &in);
+    sigemptyset(&none);
+    sigaction(SIGINT, &note, NULL);
+    sigaction(SIGTERM, &note, NULL);
+    return pselect(STDIN_FILENO + 1, &in, NULL, NULL, &span, &none) > 0 && interrupted == 0;
+}
+
+void cli_progress_show(struct cli_progress *progress, int64_t done, const char *what, double part)
+{
+    int64_t now_us = semel__steady_us();
+    char left[64] = "";
+    if (progress->began_us == 0)
+        progress->began_us = progress->shown_us = now_us;
+    if (isatty(STDERR_FILENO) != 1 || now_us - progress->shown_us < SHOW_EVERY_US)
+        return;
+    double seconds = (double)(now_us - progress->began_us) / 1e6;
+    if (part > 0)
+        snprintf(left, sizeof left, ", %.0f%%, %.0fs left", part * 100, seconds * (1 - part) / part);
+    fprintf(stderr, "\r%lld %s, %.0f/s%s\033[K", (long long)done, what, (double)done / seconds, left);
+    progress->shown_us = now_us;
+}
+
+void cli_progress_end(const struct cli_progress *progress)
+{
+    if (progress->shown_us > progress->began_us)
+        fputc('\n', stderr);
 }

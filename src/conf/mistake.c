@@ -205,9 +205,10 @@ static void hide_values(struct semel_str text, size_t from, size_t end, struct h
         size_t value = past + 1;
         while (value < end && text.p[value] == ' ')
             value++;
-        size_t to = value_end(text, value, end);
+        bool list = value < end && text.p[value] == '['; /* to be safe, all that follows */
+        size_t to = list ? end : value_end(text, value, end);
         *ret_open = value == end || text.p[value] == '|' || text.p[value] == '>' || text.p[value] == '#';
-        if (!from_environment(text, value, to) && !*ret_open)
+        if ((list || !from_environment(text, value, to)) && !*ret_open)
             hide(hidden, value, to);
         i = to > i ? to - 1 : i;
     }
@@ -224,15 +225,25 @@ static void hide_passwords(struct semel_str text, size_t from, size_t end,
     }
 }
 
+/* Is it an item of a list, "- VALUE"? */
+static bool is_item(struct semel_str text, size_t from)
+{
+    while (from < text.n && text.p[from] == ' ')
+        from++;
+    return from < text.n && text.p[from] == '-';
+}
+
 static void find_hidden(struct semel_str text, size_t start, size_t end, struct hidden *hidden)
 {
     bool open = false;
     size_t above = start;
     hide_passwords(text, start, end, semel__url_secret, hidden);
     hide_passwords(text, start, end, parameter_password, hidden);
-    if (start > 0) { /* the line above may have opened a secret of several lines */
+    if (start > 0) { /* the line above may have opened a secret of several lines, or the items above a list of them */
         struct hidden ignored = {.n = 0};
-        above = line_start(text, start - 1);
+        do
+            above = line_start(text, above - 1);
+        while (above > 0 && is_item(text, start) && is_item(text, above));
         hide_values(text, above, line_end(text, above), &ignored, &open);
     }
     if (open) {

@@ -228,8 +228,13 @@ static void answer_key(const struct asked *a)
         semel__buf_addz(&buf, "the one that the message was stored with");
     else if (a->route->rules.id.kind == SEMEL_RULE_DEFAULT)
         semel__buf_addz(&buf, "ce_id, id, message_id or webhook-id, whichever comes first");
-    else
+    else if (semel__str_eqz(semel__conf_find(a->node, "id")->key, "id"))
         semel__conf_put_said(&buf, a->node, "id");
+    else { /* the source implies it */
+        const char *id = NULL, *ignored = NULL;
+        a->route->from.kind->rules(a->route->from.options, &id, &ignored);
+        semel__buf_addz(&buf, id);
+    }
     if (a->route->rules.id.kind == SEMEL_RULE_POSITION)
         semel__buf_addz(&buf, ", which is another one when a producer sends twice");
     if (a->route->rules.id.kind == SEMEL_RULE_DIGEST)

@@ -931,19 +931,28 @@ static void read_subgroup(struct conf_reader *r, const struct semel_setting_spec
         read_group(r, s->group, node, at);
 }
 
+/* NAME_file names a file; where NAME may be a list, perhaps several. */
+static void take_secret_files(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
+{
+    bool list = node->shape == CONF_LIST && s->kind == SEMEL_SETTING_TEXTS && node->first != NULL;
+    for (struct conf_node *each = list ? node->first : node; each != NULL; each = list ? each->next : NULL) {
+        if (!each->bad && (each->shape != CONF_SCALAR || each->text.n == 0))
+            semel__conf_must(r, each, "the name of a file");
+        else if (!each->bad)
+            take_secret_file(r, each);
+        each->bad |= !each->outside;
+        node->bad |= each->bad;
+    }
+}
+
 static void read_setting(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, char *base,
                          bool by_file)
 {
     char name[64];
     snprintf(name, sizeof(name), "%s%s", s->name, by_file ? "_file" : "");
     size_t back = enter(r, name);
-    if (by_file && !node->bad) {
-        if (node->shape != CONF_SCALAR || node->text.n == 0)
-            semel__conf_must(r, node, "the name of a file");
-        else
-            take_secret_file(r, node);
-        node->bad |= !node->outside;
-    }
+    if (by_file && !node->bad)
+        take_secret_files(r, s, node);
     if (node->bad || r->failed) {
         leave(r, back);
         return;

@@ -324,7 +324,8 @@ static bool check_given(const struct semel_setting_check *check, const char *set
 {
     char below[128];
     const struct conf_node *node = node_of(check, setting, below, sizeof(below));
-    return semel__str_given(node->key) && semel__str_eqz(node->key, setting);
+    const char *last = strrchr(setting, '.');
+    return semel__str_given(node->key) && semel__str_eqz(node->key, last != NULL ? last + 1 : setting);
 }
 
 static void check_show(const struct semel_setting_check *check, const char *setting, char *out, size_t size)
@@ -571,6 +572,20 @@ static void check_breaker(const struct look *l)
               l->r->path);
 }
 
+/* What the source implies, where the route sets nothing. */
+static void imply_rules(struct semel_route *route)
+{
+    const char *id = NULL, *type = NULL;
+    struct semel_error ignored;
+    if (route->from.kind->rules == NULL)
+        return;
+    route->from.kind->rules(route->from.options, &id, &type);
+    if (id != NULL && route->rules.id.kind == SEMEL_RULE_DEFAULT)
+        semel__rule_parse(semel__str(id), &route->rules.id, &ignored);
+    if (type != NULL && route->rules.type.kind == SEMEL_RULE_DEFAULT)
+        semel__rule_parse(semel__str(type), &route->rules.type, &ignored);
+}
+
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node)
 {
     const struct look l = {r, route, node};
@@ -578,6 +593,7 @@ void semel__conf_route(struct conf_reader *r, struct semel_route *route, const s
     semel__conf_check_init(&check, r, route, node, "from");
     route->rules.timed = route->policy.timed_ids == SEMEL_TIMED_ALL;
     route->from.kind->check(route->from.options, &check.base);
+    imply_rules(route);
     check_handler(&l);
     check_rules(&l);
     check_breaker(&l);

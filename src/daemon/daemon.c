@@ -347,10 +347,10 @@ static void reload(struct semel_daemon *daemon, struct semel_notify *notify)
                                              "the settings could not be read again: every token stays as it was");
     semel__conf_free(fresh);
     if (status == SEMEL_OK)
-        SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "reloaded certificates and tokens",
+        SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "reloaded certificates, tokens and secrets",
                    SEMEL_F_INT("units", daemon->n_units));
     else
-        SEMEL__LOG(daemon->log, SEMEL_LOG_ERROR, "reload failed; old certificates and tokens stay in use",
+        SEMEL__LOG(daemon->log, SEMEL_LOG_ERROR, "reload failed; old certificates, tokens and secrets stay in use",
                    SEMEL_F_Z("error", err.text));
     semel__notify_ready(notify);
 }

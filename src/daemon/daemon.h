@@ -11,7 +11,7 @@
  * Stopping: the first SIGTERM or SIGINT: nothing new is taken, what runs is finished and answered, what was not begun
  * is given back, within `stop_within`; the second, or the end of that time: at once. Nothing is lost either way: what
  * was committed stays, what was not is rolled back by the database and comes again from the broker. SIGHUP reads
- * certificates and tokens again.
+ * certificates, tokens and secrets of signatures again.
  *
  * Invariants: a route that fails waits and tries again, and no other route waits for it. Nothing is acknowledged that
  * is not committed. The order of lanes survives the threads (handoff.h).

@@ -342,3 +342,62 @@ semel_status semel_inbox_put(struct semel *s, const struct semel_msg *msg, struc
     semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
     return status == SEMEL_OK ? semel__leave(s, put(s, msg, ret, err), err) : status;
 }
+
+/* Reads the messages that can be stored; `places` has the place of each in `msgs`. */
+static semel_status take_many(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel_put *ret,
+                              struct semel__msg *all, size_t *places, size_t *ret_n, struct semel_error *err)
+{
+    *ret_n = 0;
+    for (size_t i = 0; i < n; i++) {
+        ret[i].undecided = true;
+        semel__error_clear(&ret[i].err);
+        semel_status status = semel__take_msg(s, &msgs[i], true, &all[*ret_n], &ret[i].err);
+        if (status == SEMEL_OK)
+            status = semel__use_order(s, &all[*ret_n], &ret[i].err);
+        ret[i].wrong = status == SEMEL_INVALID && ret[i].err.code == 0; /* the store's own failures have a number */
+        ret[i].undecided = !ret[i].wrong;
+        if (status != SEMEL_OK && !ret[i].wrong) {
+            *err = ret[i].err;
+            return status;
+        }
+        places[*ret_n] = i;
+        *ret_n += !ret[i].wrong;
+    }
+    return SEMEL_OK;
+}
+
+static semel_status put_many(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel_put *ret,
+                             struct semel_error *err)
+{
+    size_t n_all = 0;
+    semel_status status = semel__take_consumer(s, &msgs[0], err);
+    struct semel__msg *all = semel__arena_alloc(&s->arena, n, sizeof *all);
+    struct semel_settled *settled = semel__arena_alloc(&s->arena, n, sizeof *settled);
+    size_t *places = semel__arena_alloc(&s->arena, n, sizeof *places);
+    if (all == NULL || settled == NULL || places == NULL)
+        return semel__fail_memory(err);
+    if (status == SEMEL_OK)
+        status = take_many(s, msgs, n, ret, all, places, &n_all, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__inbox_put_all(&s->inbox, all, n_all, settled, err);
+    for (size_t i = 0; i < n_all; i++) {
+        struct semel_put *put = &ret[places[i]];
+        const struct semel_settled *one = &settled[i];
+        put->undecided = status != SEMEL_OK && one->act == SEMEL_LATER && one->why == SEMEL_WHY_BUSY &&
+                         one->state == SEMEL_STATE_ABSENT;
+        semel__show_settled(one, &put->verdict);
+    }
+    return status;
+}
+
+semel_status semel__put_many(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel_put *ret,
+                             struct semel_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        ret[i] = (struct semel_put){.undecided = true};
+        semel_verdict_init(&ret[i].verdict);
+    }
+    semel_status status = n > 0 ? semel__enter(s, SEMEL_WHOSE_OURS, err) : SEMEL_OK;
+    return status == SEMEL_OK && n > 0 ? semel__leave(s, put_many(s, msgs, n, ret, err), err) : status;
+}

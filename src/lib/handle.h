@@ -100,6 +100,20 @@ semel_status semel__use_lease(struct semel *s, int64_t lease_ms, struct semel_er
 /* If the consumer has not set its order, the message decides it. */
 semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, struct semel_error *err);
 
+/* ---- claim.c ---- */
+
+/* What came of one message of many. */
+struct semel_put {
+    struct semel_verdict verdict;
+    bool wrong;             /* it is no message that can be stored: err says why, and it was left out */
+    bool undecided;         /* the store failed before it: it is not stored */
+    struct semel_error err; /* where it is wrong */
+};
+/* semel_inbox_put for n messages of one consumer (at most SEMEL_BATCH_MAX), in one transaction where nothing fails. Not
+ * OK: the store failed; what is decided stands. Copies of one id in a batch all get the answer of the first. */
+semel_status semel__put_many(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel_put *ret,
+                             struct semel_error *err);
+
 /* ---- held.c ---- */
 
 /* NULL: no memory. It is in no list yet. */

@@ -37,12 +37,6 @@ semel_status semel__sqlite_witness(struct semel_store *store, const struct semel
  * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */
 semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, struct semel_error *err);
 
-/* A transaction on the connection that semel_native() gives, which the calls of the library then join: one commit for
- * many. Failed: none is open. A commit that failed may have come about all the same; a program that can repeat need not
- * know. */
-semel_status semel__sqlite_group_begin(struct sqlite3 *db, struct semel_error *err);
-semel_status semel__sqlite_group_commit(struct sqlite3 *db, struct semel_error *err);
-
 /* The SQLite in use, as its library numbers it, and what a person should be told of it at the start (P26). */
 int semel__sqlite_version(void);
 void semel__sqlite_about(int version, char *out, size_t size);

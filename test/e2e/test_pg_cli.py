@@ -3,11 +3,14 @@
 import json
 import os
 import pathlib
+import re
 import shlex
+import signal
+import subprocess
 
 import pytest
 
-from conftest import binary, run
+from conftest import binary, run, wait_for
 from pg import Database, empty_pg, pg, pg_server  # noqa: F401 (fixtures)
 
 FILES = sorted((pathlib.Path(os.environ["SEMEL_SOURCE"]) / "sql" / "postgres").glob("[0-9]*.sql"))
@@ -218,6 +221,70 @@ def test_a_store_that_fails_stops_the_lines_and_what_was_counted_is_there(pg):
     pg.sql("DROP TRIGGER full_disk ON semel.record")
     again = pg.semel("send", "-c", "billing", "--lines", stdin=lines)
     assert again.code == 0 and again.out == "10 lines: 4 accepted, 6 duplicates, 0 refused, 0 bad\n", again
+
+
+def commits(pg):
+    """Transactions that have written rows of the inbox."""
+    return int(pg.sql("SELECT count(DISTINCT xmin::text) FROM semel.record")[0][0])
+
+
+def test_lines_are_committed_in_batches(pg):
+    lines = "".join(json.dumps({"id": f"m{i}", "payload": {"n": i}}) + "\n" for i in range(5000))
+    result = pg.semel("send", "-c", "billing", "--lines", stdin=lines)
+    assert result.out == "5000 lines: 5000 accepted, 0 duplicates, 0 refused, 0 bad\n", result
+    assert commits(pg) <= 20, commits(pg)
+    again = pg.semel("send", "-c", "billing", "--lines", stdin=lines + lines[:100])
+    assert "0 accepted, 500" in again.out, again
+
+
+def test_lines_of_one_id_and_of_one_key_are_answered_as_one_by_one(pg):
+    lines = [{"id": "a", "payload": 1}, {"id": "b", "payload": 1, "order_key": "k"}, {"id": "a", "payload": 1},
+             {"id": "a", "payload": 2}, {"id": "c" * 300, "payload": 1}, {"id": "d", "payload": 1, "order_key": "k"},
+             {"id": "a", "source": "other", "payload": 1}]
+    result = pg.semel("send", "-c", "billing", "--lines", stdin="\n".join(json.dumps(line) for line in lines))
+    assert result.out == "7 lines: 4 accepted, 1 duplicates, 1 refused, 1 bad\n", result
+    assert [line.split(": ")[1] for line in result.err.splitlines()] == ["line 4", "line 5"]
+    assert pg.sql("SELECT message_id FROM semel.inbox WHERE order_key = 'k' ORDER BY arrival") == [("b",), ("d",)]
+
+
+def test_interrupted_lines_are_stored_up_to_a_batch_and_can_be_sent_again(pg):
+    with subprocess.Popen([binary(), "send", "--lines", "-c", "billing", "--store", pg.url], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        child.stdin.write("".join(json.dumps({"id": f"m{i}", "payload": i}) + "\n" for i in range(1500)))
+        child.stdin.flush()
+        wait_for(lambda: pg.sql("SELECT count(*) FROM semel.inbox") == [("1500",)], "all are stored")
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and out == "1500 lines: 1500 accepted, 0 duplicates, 0 refused, 0 bad\n", (out, err)
+    assert "interrupted at line 1501; send the same again" in err
+
+
+def test_a_server_that_goes_away_stops_the_lines_and_says_where(pg):
+    with subprocess.Popen([binary(), "send", "--lines", "-c", "billing", "--store", pg.url], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        child.stdin.write("".join(json.dumps({"id": f"m{i}", "payload": i}) + "\n" for i in range(100)))
+        child.stdin.flush()
+        wait_for(lambda: pg.sql("SELECT count(*) FROM semel.inbox") == [("100",)], "all are stored")
+        pg.sql("ALTER TABLE semel.record RENAME TO elsewhere")
+        out, err = child.communicate(json.dumps({"id": "m100", "payload": 1}) + "\n", timeout=60)
+    assert child.returncode == 5 and "stopped at line 101" in err, err
+    assert out.startswith("101 lines: 100 accepted"), out
+
+
+def test_the_progress_of_many_lines_is_on_the_terminal(pg, tmp_path):
+    file = tmp_path / "lines"
+    file.write_text("".join(json.dumps({"id": f"m{i}", "payload": i}) + "\n" for i in range(20000)))
+    ours, theirs = os.openpty()
+    command = [binary(), "send", "--lines", "-c", "b", "--store", pg.url]
+    with open(file) as stdin, subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=theirs,
+                                               text=True) as child:
+        os.close(theirs)
+        out, _ = child.communicate(timeout=120)
+    assert out.startswith("20000 lines: 20000 accepted"), out
+    seen = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert re.search(r"\r\d+ lines, \d+/s, \d+%, \d+s left", seen), seen
+
 
 
 def test_status_shows_consumers_the_server_and_what_needs_a_person(pg):

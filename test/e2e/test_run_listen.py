@@ -135,13 +135,13 @@ def test_a_token_that_was_not_read_again_is_not_said_to_be(tmp_path, books):
         secret.write_text("the-second-token-of-it")
         daemon.file.write_text(good.replace('"horizon"', '"horizno"'))
         daemon.signal(signal.SIGHUP)
-        failed = "reload failed; old certificates and tokens stay in use"
+        failed = "reload failed; old certificates, tokens and secrets stay in use"
         told, = daemon.until(lambda: daemon.lines(failed), "it is told")
         assert told["level"] == "error" and "every token stays as it was" in told["error"]
         assert endpoint.post({}, token="the-second-token-of-it")[0] == 401
         daemon.file.write_text(good)
         daemon.signal(signal.SIGHUP)
-        daemon.until(lambda: daemon.lines("reloaded certificates and tokens"), "it is read")
+        daemon.until(lambda: daemon.lines("reloaded certificates, tokens and secrets"), "it is read")
         assert endpoint.post({}, token="the-first-token-of-it")[0] == 401
         assert endpoint.post({}, token="the-second-token-of-it")[0] != 401
 

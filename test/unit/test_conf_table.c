@@ -307,7 +307,10 @@ static void wrong_secret(const struct chain *chain)
     must_say(chain, ONCE, literal ? "\"postgres://u:hunter2secret@h/\"" : "hunter2hunter2hunter2",
              "must not stand in the file");
     must_say(chain, BY_FILE, "/nonexistent", "cannot be read: No such file or directory");
-    must_say(chain, BY_FILE, "[a]", "_file is a list; it must be the name of a file");
+    if (s->kind == SEMEL_SETTING_TEXTS)
+        must_say(chain, BY_FILE, "[/etc/passwd, []]", "_file is an empty list; it must be the name of a file");
+    else
+        must_say(chain, BY_FILE, "[a]", "_file is a list; it must be the name of a file");
     must_say(chain, BOTH, "\"${SECRET}\"", "are both said; one of them is right");
 }
 

@@ -51,25 +51,36 @@ static void parts_are_hashed_one_after_the_other(void **state)
     assert_sha256(parts, 3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-/* RFC 4231, cases 2, 6 and the empty ones. */
+/* RFC 4231, cases 2, 6 and the empty ones; RFC 2202, case 2 of SHA-1. */
 static void hmac_is_that_of_the_rfc(void **state)
 {
     static const struct semel_str what[] = {SEMEL_STR("what do ya want "), SEMEL_STR(""), SEMEL_STR("for nothing?")};
     static const struct semel_str large = SEMEL_STR("Test Using Larger Than Block-Size Key - Hash Key First");
-    unsigned char digest[SEMEL_SHA256];
-    char hex[2 * SEMEL_SHA256 + 1], key[131];
+    unsigned char digest[SEMEL_HASH_MAX];
+    char hex[2 * SEMEL_HASH_MAX + 1], key[131];
 
     (void)state;
     memset(key, 0xaa, sizeof key);
-    assert_true(semel__hmac_sha256(SEMEL_STR("Jefe"), what, COUNT(what), digest));
-    semel__hex(digest, sizeof digest, hex);
+    assert_true(semel__hmac(SEMEL_HASH_SHA256, SEMEL_STR("Jefe"), what, COUNT(what), digest));
+    semel__hex(digest, SEMEL_SHA256, hex);
     assert_string_equal(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-    assert_true(semel__hmac_sha256((struct semel_str){key, sizeof key}, &large, 1, digest));
-    semel__hex(digest, sizeof digest, hex);
+    assert_true(semel__hmac(SEMEL_HASH_SHA256, (struct semel_str){key, sizeof key}, &large, 1, digest));
+    semel__hex(digest, SEMEL_SHA256, hex);
     assert_string_equal(hex, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
-    assert_true(semel__hmac_sha256((struct semel_str){NULL, 0}, NULL, 0, digest));
-    semel__hex(digest, sizeof digest, hex);
+    assert_true(semel__hmac(SEMEL_HASH_SHA256, (struct semel_str){NULL, 0}, NULL, 0, digest));
+    semel__hex(digest, SEMEL_SHA256, hex);
     assert_string_equal(hex, "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
+    assert_true(semel__hmac(SEMEL_HASH_SHA512, SEMEL_STR("Jefe"), what, COUNT(what), digest));
+    semel__hex(digest, semel__hash_size(SEMEL_HASH_SHA512), hex);
+    assert_string_equal(hex, "164b7a7bfcf819e2e395fbe73b56e0a387bd64222e831fd610270cd7ea250554"
+                             "9758bf75c05a994a6d034f65f8f0e6fdcaeab1a34d4a6b4b636e070a38bce737");
+    assert_true(semel__hmac(SEMEL_HASH_SHA512, (struct semel_str){key, sizeof key}, &large, 1, digest));
+    semel__hex(digest, semel__hash_size(SEMEL_HASH_SHA512), hex);
+    assert_string_equal(hex, "80b24263c7c1a3ebb71493c1dd7be8b49b46d1f41b4aeec1121b013783f8f352"
+                             "6b56d037e05f2598bd0fd2215d6a1e5295e64f73f63f0aec8b915a985d786598");
+    assert_true(semel__hmac(SEMEL_HASH_SHA1, SEMEL_STR("Jefe"), what, COUNT(what), digest));
+    semel__hex(digest, semel__hash_size(SEMEL_HASH_SHA1), hex);
+    assert_string_equal(hex, "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79");
 }
 
 /* The test suite of RFC 1321, and lengths around the end of a block. */

@@ -44,7 +44,8 @@ released AS (
 
 -- name: settle_update
 -- A change that does not apply has no side effects, so its attempt and the release of its business keys are parts of
--- this statement.
+-- this statement. IS TRUE: a plain equality would be a condition to join by, and the planner joins every row of the table
+-- that has this status with every row of the batch as long as the table is small.
 -- rows: pairs record_key
 -- gives: n
 WITH done AS (
@@ -60,7 +61,7 @@ WITH done AS (
         fingerprint = coalesce(t.fingerprint, b.fingerprint)
     FROM :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.record WHERE {this_row} OFFSET 0) AS i
     WHERE t.ctid = i.ctid AND NOT b.remove
-    AND coalesce(t.status, 'completed') = b.was AND (b.token IS NULL OR t.lease_token = b.token)
+    AND (coalesce(t.status, 'completed') = b.was) IS TRUE AND (b.token IS NULL OR t.lease_token = b.token)
     RETURNING b.n, b.source, b.message_id, b.attempts, t.error_class, t.error_text, b.log, b.release),
 logged AS (
     INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text)
@@ -76,7 +77,7 @@ WITH done AS (
     DELETE FROM semel.record AS t
     USING :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.record WHERE {this_row} OFFSET 0) AS i
     WHERE t.ctid = i.ctid AND b.remove
-    AND coalesce(t.status, 'completed') = b.was
+    AND (coalesce(t.status, 'completed') = b.was) IS TRUE
     RETURNING b.n, b.source, b.message_id, b.release),
 {released}
 SELECT n FROM done
