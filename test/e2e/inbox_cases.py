@@ -203,7 +203,7 @@ def test_every_class_of_failure_is_recorded_with_the_payload(desk):
     for n, (asked, status) in enumerate(FAILURES):
         body = {"event": {"never": "sent"}, "text": "no \0 \ud800 such account", **asked}
         said = desk.deliver((f"m{n}", body))
-        assert (said["status"], said["acknowledge"]) == (status, True), (asked, said)
+        assert isinstance(said, dict) and (said["status"], said["acknowledge"]) == (status, True), (asked, said)
     assert desk.books() == [] and desk.sql("SELECT count(*) FROM semel.outbox") == [("0",)]
     rows = dict(row[:2] for row in desk.rows("message_id, status || ' ' || attempts || ' ' || (payload IS NOT NULL)"))
     for n, (asked, status) in enumerate(FAILURES):
@@ -226,8 +226,8 @@ def test_serialization_failures_and_deadlocks_run_the_transaction_again(desk):
 def test_mistakes_of_the_program_are_raised_and_nothing_is_recorded(desk):
     for asked in [{"sql": "SELECT * FROM missing"}, {"sql": "SELECT semel.nothing()"}]:
         assert desk.deliver(("m1", asked))[0] == "Unusable", asked
-    assert desk.deliver(("m1", {}), no_handler=True)[0] == "Unusable"
-    if desk.app.driver not in ("django", "pg"):  # which forbids it; whose handlers cannot
+    assert desk.deliver(("m1", {}), no_handler=True)[0] in ("Unusable", "TypeError")
+    if desk.app.driver != "django":  # which forbids it
         for word in ["commit", "rollback"]:
             said = desk.deliver(("m1", {"end": word}))
             assert said[0] in ("Unusable", "ResourceClosedError"), said

@@ -42,7 +42,7 @@ from .message import Answer, Failure, Message, StoreError, Unavailable, Unusable
 
 log = logging.getLogger("semel")
 Handler = TypeVar("Handler", bound=Callable[..., Any])
-Call = Tuple[str, "list[Any]"]
+Call = Tuple[str, Tuple[Any, ...]]
 Kinds = Sequence[Type[BaseException]]
 CLASSES = ("transient", "permanent", "rejected", "unknown")
 TYPES = {"version": "bigint", "raw": "bytea", "fingerprint": "bytea", "headers": "jsonb", "message_time": "timestamptz",
@@ -54,7 +54,7 @@ BEGUN = "act, why, attempt, outcome::text"
 
 def call(function: str, columns: str = "*", **given: Any) -> Call:
     named = ", ".join(f"{name} => %s::{TYPES.get(name, 'text')}" for name in given)
-    return f"SELECT {columns} FROM semel.{function}({named})", list(given.values())
+    return f"SELECT {columns} FROM semel.{function}({named})", tuple(given.values())
 
 
 def state_of(error: BaseException) -> Optional[str]:
