@@ -19,11 +19,11 @@
 // list classes of your own, { permanent: [RangeError] }. Of the database's errors bad data and violated constraints are
 // permanent, a missing foreign key and a statement's time-out transient; every other error is transient. After a
 // deadlock, a serialization failure or a lost connection the whole transaction runs again, and no attempt counts; after
-// a lost COMMIT, too: the store knows whether the message is done. What nobody can record is thrown: Unavailable (later),
-// Unusable (fix it first).
+// a lost COMMIT, too: the store knows whether the message is done. What nobody can record is thrown: Unavailable
+// (later), Unusable (fix it first).
 //
-// Where the effect is outside the database, { effect: 'outside' } (or 'keyed': safe to repeat under its key), the handler
-// is (message) => ..., in no transaction, under a lease that a heartbeat renews; its Idempotency-Key is
+// Where the effect is outside the database, { effect: 'outside' } (or 'keyed': safe to repeat under its key), the
+// handler is (message) => ..., in no transaction, under a lease that a heartbeat renews; its Idempotency-Key is
 // message.key('charge'), and an error that is in no class is unknown (keyed: transient).
 'use strict';
 const {
@@ -36,6 +36,7 @@ const TYPES = {
   not_before: 'timestamptz', lease: 'interval', outcome: 'jsonb', token: 'bigint', messages: 'jsonb', id: 'uuid',
   lock: 'boolean', max: 'integer',
 };
+const TAKEN = 'token::text, message_id AS id, source, type, raw, headers, order_key AS "orderKey", version, attempt';
 const BEGUN = 'act, why, attempt, outcome';
 const HINTS = {
   '3F000': 'create it: semel migrate --store postgres://...',
@@ -203,7 +204,8 @@ class Inbox {
     const kind = kindOf(state);
     if (kind !== 'again' && kind !== 'lost') throw unusable(error, state);
     if (n + 1 === this.tries) {
-      throw new Unavailable(`${error.message || error.code}; acknowledge nothing, and deliver it again`, { cause: error });
+      const said = error.message || error.code;
+      throw new Unavailable(`${said}; acknowledge nothing, and deliver it again`, { cause: error });
     }
     await wait(Math.min(20 * 4 ** n, 1000) * (0.5 + Math.random() / 2));
     return kind;
@@ -216,7 +218,9 @@ class Inbox {
       try {
         await link.begin();
         const ours = [];
-        for (const row of rows) if (row.token && (await link.rows(this.renewal(row.token)))[0].inbox_renew) ours.push(row);
+        for (const row of rows.filter(({ token }) => token)) {
+          if ((await link.rows(this.renewal(row.token)))[0].inbox_renew) ours.push(row);
+        }
         rows = ours.length > 0 ? ours : await link.rows(asked);
         await link.commit();
         return rows;
@@ -230,7 +234,7 @@ class Inbox {
     return call('inbox_renew', '*', { token, lease: `${this.lease} seconds` });
   }
 
-  // ---- effects in the transaction ----------------------------------------------------------------------------------
+  // ---- effects in the transaction --------------------------------------------------------------------------------
 
   // Runs messages in one transaction, again where that can settle it. One that was taken comes alone.
   async settle(link, messages) {
@@ -323,7 +327,7 @@ class Inbox {
     });
   }
 
-  // ---- effects outside -----------------------------------------------------------------------------------------------
+  // ---- effects outside -------------------------------------------------------------------------------------------
 
   async claim(link, message) {
     const lease = `${this.lease} seconds`;
@@ -371,11 +375,10 @@ class Inbox {
     };
   }
 
-  // ---- what is stored ------------------------------------------------------------------------------------------------
+  // ---- what is stored --------------------------------------------------------------------------------------------
 
   async take(link, max, signal) {
-    const columns = 'token::text, message_id AS id, source, type, raw, headers, order_key AS "orderKey", version, attempt';
-    const rows = await this.ask(link, call('inbox_take', columns, {
+    const rows = await this.ask(link, call('inbox_take', TAKEN, {
       consumer: this.consumer, max, lease: `${this.lease} seconds`,
     }));
     const unrun = new Set(rows.map(({ token }) => token));
@@ -420,11 +423,11 @@ class Outbox {
     Object.assign(this, { aggregatetype, destination });
   }
 
-  // Gives the id of the event. With { lock: true } events of an aggregate leave in the order of their commits; a lock of
-  // yours on the aggregate will do as well.
+  // Gives the id of the event. With { lock: true } events of an aggregate leave in the order of their commits; a lock
+  // of yours on the aggregate will do as well.
   async put(tx, aggregateid, type, body, { headers, id, lock = false } = {}) {
     const given = {
-      aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), type, lock, destination: this.destination, id,
+      aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), destination: this.destination, type, lock, id,
       headers: headers && JSON.stringify(headers), raw: body === null || body === undefined ? undefined
         : new Message({ body }).raw,
     };
@@ -433,4 +436,6 @@ class Outbox {
   }
 }
 
-module.exports = { Failure, Inbox, Message, Outbox, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable };
+module.exports = {
+  Failure, Inbox, Message, Outbox, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable,
+};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A delivery, and the classes of failure: what a consumer's own code sees of the inbox. The same as in the Python package.
+// A delivery, and the classes of failure: what a consumer's own code sees of the inbox. As in the Python package.
 'use strict';
 const { createHash } = require('crypto');
 
@@ -8,7 +8,7 @@ class Failure extends Error {}
 class Transient extends Failure {} // it may work later: tried again with backoff, at last a dead letter
 class Permanent extends Failure {} // it never will: a dead letter
 class Rejected extends Failure {} // the business refuses it: final, and no dead letter
-class Unknown extends Failure {} // the effect, outside this database, may have happened: kept for a reconcile or a person
+class Unknown extends Failure {} // the effect, outside this database, may have happened: kept for a person
 
 // Nothing is settled: acknowledge nothing, and let the broker deliver it again.
 class StoreError extends Error {}

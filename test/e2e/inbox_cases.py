@@ -153,7 +153,8 @@ def running(request, pg_server, tmp_path_factory):  # noqa: F811
     shop, wire = Shop(pg_server, request.param), Cutter(pg_server.port)
     shop.sql("CREATE SEQUENCE tries; CREATE TABLE account (id int PRIMARY KEY); "
              "CREATE TABLE line (account int REFERENCES account DEFERRABLE INITIALLY DEFERRED, "
-             "strict int REFERENCES account); ALTER TABLE ledger ADD tx bigint DEFAULT txid_current(); GRANT ALL ON ledger TO PUBLIC")
+             "strict int REFERENCES account); ALTER TABLE ledger ADD tx bigint DEFAULT txid_current(); "
+             "GRANT ALL ON ledger TO PUBLIC")
     if not hasattr(pg_server, "others"):
         pg_server.others = Database(pg_server, "no_schema"), Database(pg_server, "old")
         for path in MIGRATIONS[:12]:
@@ -214,11 +215,12 @@ def test_every_class_of_failure_is_recorded_with_the_payload(desk):
 def test_serialization_failures_and_deadlocks_run_the_transaction_again(desk):
     for n, state in enumerate(["40001", "40P01"]):
         desk.sql("ALTER SEQUENCE tries RESTART")
-        said = desk.deliver((f"m{n}", {"sql": f"DO $$ BEGIN IF nextval('tries') < 3 THEN RAISE EXCEPTION USING ERRCODE = "
-                                              f"'{state}'; END IF; END $$"}))
+        said = desk.deliver((f"m{n}", {"sql": "DO $$ BEGIN IF nextval('tries') < 3 THEN RAISE EXCEPTION USING "
+                                              f"ERRCODE = '{state}'; END IF; END $$"}))
         assert (said["act"], said["attempt"]) == ("run", 1), said
     assert desk.books() == [("m0", "1"), ("m1", "1")]
-    said = desk.deliver(("m2", {"sql": "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$"}), set={"tries": 2})
+    said = desk.deliver(("m2", {"sql": "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$"}),
+                        set={"tries": 2})
     assert said[0] == "Unavailable" and len(desk.rows()) == 2
 
 
@@ -259,16 +261,17 @@ def test_lost_commit_is_read_again(desk, when):
 
 
 def test_dead_connection_in_a_handler_runs_it_again(desk):
-    said = desk.deliver(("m1", {"sql": "SELECT CASE WHEN nextval('tries') < 3 THEN pg_terminate_backend(pg_backend_pid())"
-                                       " END"}))
+    said = desk.deliver(("m1", {"sql": "SELECT CASE WHEN nextval('tries') < 3 "
+                                       "THEN pg_terminate_backend(pg_backend_pid()) END"}))
     assert (said["act"], said["attempt"]) == ("run", 1) and desk.books() == [("m1", "1")]
 
 
 # I9: one transaction; a failure undoes its own message only
 def test_batch_runs_each_message_once_and_blames_only_the_culprit(desk):
     desk.deliver(("m1", {"cents": 1, "outcome": 1}))
-    said = desk.deliver(("m1", {"cents": 1, "outcome": 1}), ("m2", {"cents": 2, "outcome": 2}), ("m2", {"cents": 2}),
-                        ("m3", {"raise": "Rejected"}), ("m4", {"sql": "SELECT 1/0"}), ("m5", {"cents": 5}))
+    said = desk.deliver(("m1", {"cents": 1, "outcome": 1}), ("m2", {"cents": 2, "outcome": 2}),
+                        ("m2", {"cents": 2}), ("m3", {"raise": "Rejected"}), ("m4", {"sql": "SELECT 1/0"}),
+                        ("m5", {"cents": 5}))
     assert isinstance(said, list), said
     assert [(one["act"], one["why"], one["status"]) for one in said] == [
         ("ack", "duplicate", None), ("run", "new", None), ("later", "busy", None), ("ack", "new", "rejected"),
@@ -276,7 +279,8 @@ def test_batch_runs_each_message_once_and_blames_only_the_culprit(desk):
     assert said[0]["outcome"] == 1 and desk.deliver(("m2", {"cents": 2}))["outcome"] == 2
     assert desk.books() == [("m1", "1"), ("m2", "2"), ("m5", "5")]
     assert len(desk.sql("SELECT DISTINCT tx FROM ledger")) == 2
-    said = desk.deliver(("m6", {"cents": 6}), ("m7", {"sql": "INSERT INTO line VALUES (7, NULL)"}), ("m8", {"cents": 8}))
+    said = desk.deliver(("m6", {"cents": 6}), ("m7", {"sql": "INSERT INTO line VALUES (7, NULL)"}),
+                        ("m8", {"cents": 8}))
     assert [one["status"] for one in said] == [None, "failed", None]  # by a deferred constraint, so alone
 
 
@@ -314,7 +318,8 @@ def test_odd_ids_and_payloads_are_answered_and_kept(desk):
     said = desk.deliver({"id": "v", "body": "{}", "version": -1, "order_key": "k"})
     assert said["why"] == "no_id"
     many = desk.deliver(*({"id": id_, "body": {"base64": base64.b64encode(body).decode()}, "headers": {"a": "\0"}}
-                          for id_, body in [(None, b"a"), ("x" * 300, b"b"), ("ok", b'{"cents": 9}'), ("nul\0", b"\xff")]))
+                          for id_, body in [(None, b"a"), ("x" * 300, b"b"), ("ok", b'{"cents": 9}'),
+                                            ("nul\0", b"\xff")]))
     assert [one["why"] for one in many] == ["no_id", "no_id", "new", "no_id"]
 
 
@@ -416,7 +421,7 @@ def test_claim_whose_commit_is_lost_is_read_again(desk, when):
 
 def test_killed_consumer_leaves_one_effect_and_its_lease_is_recovered(desk):
     desk.set(RETRY_SOON)
-    desk.sql("CREATE TABLE gate (); ")
+    desk.sql("CREATE TABLE gate ()")
     desk.ask("put", message={"id": "w1", "body": json.dumps({"sql": "LOCK TABLE gate"})})
     held = desk.shop.connect()
     committed(held, "SELECT 1")
@@ -450,14 +455,14 @@ def test_bad_servers_are_told_apart_and_named(desk):
         for asked in [{"op": "deliver", "messages": [{"id": "m1", "body": "{}"}]}, {"op": "work_once"}]:
             said = desk.app.ask(**{"consumer": desk.name, "db": alias, "set": {"tries": 2}, **asked})
             assert said[0] == kind and hint in said[1], (alias, said)
-    desk.sql(f"INSERT INTO semel.access VALUES ('another', 'nobody_much'); GRANT USAGE ON SCHEMA semel TO nobody_much;"
-                  f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA semel TO nobody_much")
+    desk.sql("INSERT INTO semel.access VALUES ('another', 'nobody_much'); GRANT USAGE ON SCHEMA semel TO nobody_much;"
+             "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA semel TO nobody_much")
     try:
         said = desk.deliver(("m1", {}), db="no_rights")
         assert said[0] == "Unusable" and desk.name in said[1] and "semel.access" in said[1]
     finally:
         desk.sql("DELETE FROM semel.access; REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM nobody_much; "
-                      "REVOKE USAGE ON SCHEMA semel FROM nobody_much")
+                 "REVOKE USAGE ON SCHEMA semel FROM nobody_much")
 
 
 # T1 T6 I26: poison, copies, kills and a restart of the server; the books balance
@@ -465,16 +470,21 @@ def test_storm_of_poison_copies_and_kills_balances(desk):
     desk.set('{"retry_first": "1ms", "retry_ceiling": "5ms", "retry_max": 3}')
     rounds, most = (20, 400) if LONG else (2, 60)
     chance = random.Random(17)
-    bodies = {f"m{n}": chance.choice([{"cents": n + 1}] * 6 + [{"raise": "Permanent"}, {"raise": "KeyError"}, {"cents": -1},
-                                                              {"raise": "Rejected"}]) for n in range(most)}
+    bodies = {f"m{n}": chance.choice([{"cents": n + 1}] * 6 + [{"raise": "Permanent"}, {"raise": "KeyError"},
+                                                              {"cents": -1}, {"raise": "Rejected"}])
+              for n in range(most)}
     unsettled = collections.Counter({id_: 2 for id_ in bodies})
     kills = rounds
     while unsettled:
-        batch = [id_ for id_ in chance.choices([*unsettled.elements()], k=chance.choice([1, 1, 7]))]
+        batch = chance.choices([*unsettled.elements()], k=chance.choice([1, 1, 7]))
         if kills and chance.random() < 0.2:
             kills -= 1
-            threading.Timer(chance.random() / 20, desk.app.process.kill).start() if kills % 2 else (
-                desk.app.eye.close(), desk.shop.server.stop(signal.SIGINT), desk.shop.server.start())
+            if kills % 2:
+                threading.Timer(chance.random() / 20, desk.app.process.kill).start()
+            else:
+                desk.app.eye.close()
+                desk.shop.server.stop(signal.SIGINT)
+                desk.shop.server.start()
         try:
             said = desk.app.ask("deliver", consumer=desk.name, messages=[
                 {"id": id_, "body": json.dumps(bodies[id_])} for id_ in batch])
@@ -492,7 +502,7 @@ def test_storm_of_poison_copies_and_kills_balances(desk):
     if desk.app.process.poll() is not None:
         desk.app.kill()
         desk.app.start()
-    poll(lambda: desk.ask("work_once", batch=100) == 0 and not desk.rows("1")[:0] and not desk.sql(
+    poll(lambda: desk.ask("work_once", batch=100) == 0 and not desk.sql(
         f"SELECT 1 FROM semel.inbox WHERE consumer = '{desk.name}' AND status IN ('failed', 'processing')"))
     good = {id_: str(body["cents"]) for id_, body in bodies.items() if body.get("cents", 0) > 0}
     assert dict(desk.books()) == good and len(desk.books()) == len(good)

@@ -86,8 +86,8 @@ async function perform(asked) {
 
 async function main() {
   for await (const line of readline.createInterface({ input: process.stdin })) {
-    const said = await perform(JSON.parse(line))
-      .then((is) => ({ is: is === undefined ? null : is }), (error) => ({ error: error.constructor.name, text: error.message }));
+    const said = await perform(JSON.parse(line)).then((is) => ({ is: is === undefined ? null : is }),
+      (error) => ({ error: error.constructor.name, text: error.message }));
     process.stdout.write(`${JSON.stringify(said)}\n`);
   }
 }

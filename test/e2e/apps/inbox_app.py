@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A consumer on clients/python that does what test/e2e/inbox_cases.py asks: a JSON document per line, and an answer.
 
-DATABASE_URLS='{"default": ...}' inbox_app.py DRIVER, with DRIVER one of psycopg, async, sqlalchemy, django. apps/inbox_app.js is the same.
+DATABASE_URLS='{"default": ...}' inbox_app.py DRIVER: psycopg, async, sqlalchemy, django. inbox_app.js is the same.
 """
 import asyncio
 import base64
