@@ -427,9 +427,9 @@ class Outbox {
   // of yours on the aggregate will do as well.
   async put(tx, aggregateid, type, body, { headers, id, lock = false } = {}) {
     const given = {
-      aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), destination: this.destination, type, lock, id,
-      headers: headers && JSON.stringify(headers), raw: body === null || body === undefined ? undefined
-        : new Message({ body }).raw,
+      aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), type, destination: this.destination, id, lock,
+      headers: headers && JSON.stringify(headers),
+      raw: body === null || body === undefined ? undefined : new Message({ body }).raw,
     };
     const named = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
     return (await tx.query(call('outbox_put', 'outbox_put::text AS id', named))).rows[0].id;
