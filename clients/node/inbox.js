@@ -85,8 +85,19 @@ function ignored() {} // of a backend that dies while nobody asks it: the next q
 class Link {
   constructor(pool) {
     Object.assign(this, { pool, client: null });
-    // What a handler is given.
-    this.tx = { query: (...asked) => this.query(...asked) };
+  }
+
+  // Calls a handler with the transaction. When it has ended, a query that it left behind is refused: it would be a part
+  // of whatever the transaction does next.
+  async lend(handler, given) {
+    let lent = true;
+    const query = (...asked) => (lent ? this.query(...asked)
+      : Promise.reject(new Unusable('a query behind the end of its handler: await all of them')));
+    try {
+      return await handler({ query }, given);
+    } finally {
+      lent = false;
+    }
   }
 
   async begin() {
@@ -99,7 +110,6 @@ class Link {
   }
 
   query(...asked) {
-    if (!this.client) return Promise.reject(new Unusable('the transaction of this handler has ended'));
     return this.client.query(...asked).catch((error) => {
       if (!error.severity && !(error instanceof TypeError)) lost.add(error);
       throw error;
@@ -270,8 +280,8 @@ class Inbox {
     for (const group of this.batch && runs.length > 0 ? [runs] : runs.map((one) => [one])) {
       try {
         await link.query('SAVEPOINT semel');
-        const said = await this.handler(link.tx, this.batch ? group : group[0]);
-        const outcome = said === undefined || said === null || this.batch ? null : JSON.stringify(said);
+        const said = await link.lend(this.handler, this.batch ? group : group[0]);
+        const outcome = this.batch ? null : textOf(said);
         await link.query('RELEASE SAVEPOINT semel');
         for (const one of group) done.push({ message_id: String(one.id), source: one.source, outcome });
       } catch (error) {
@@ -347,8 +357,7 @@ class Inbox {
     let finish;
     try {
       const said = await this.handler(message);
-      const outcome = said === undefined || said === null ? null : JSON.stringify(said);
-      finish = call('inbox_finish', '*', { token: message.token, outcome });
+      finish = call('inbox_finish', '*', { token: message.token, outcome: textOf(said) });
     } catch (error) {
       finish = this.failure(message, this.judge(error), error);
     }
@@ -405,6 +414,11 @@ class Inbox {
     }
     return rows.length;
   }
+}
+
+function textOf(outcome) {
+  const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value);
+  return outcome === undefined || outcome === null ? null : JSON.stringify(outcome, plain);
 }
 
 function answer(row) {

@@ -67,7 +67,8 @@ class Message {
       business_key: this.businessKey, fingerprint: this.fingerprint, message_time: this.time,
     };
     if (![id, this.orderKey, this.businessKey].every((text) => !given(text) || storable(text))
-        || !/^(null|\d{1,18})$/.test(String(named.version)) || JSON.stringify(headers).length > 1 << 18) {
+        || (named.version !== null && !(/^\d{1,19}$/.test(named.version) && BigInt(named.version) < (1n << 63n) - 1n))
+        || JSON.stringify(headers).length > 1 << 18) {
       [id, named, headers] = [null, {}, { semel_refused_id: clean(id).slice(0, 255) }];
     }
     const bytes = (value) => (inJson && given(value) ? `\\x${Buffer.from(value).toString('hex')}` : value);

@@ -14,6 +14,7 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -57,24 +58,21 @@ def node_command(file, tmp_path, *modules):
 class Cutter(Wire):
     """A wire that loses one COMMIT: before the server has it, or with the answer."""
 
-    when = None
+    when, deaf = None, frozenset()
 
     def pump(self, one, other):  # pylint: disable=arguments-differ
         near = any(one is pair[0] for pair in self.pairs)
         with contextlib.suppress(OSError):
-            while piece := one.recv(65536):
-                lose = near and self.when if b"COMMIT\0" in piece else None
-                if lose:
-                    self.when = None
-                if lose != "before":
-                    other.sendall(piece)
-                if lose:
-                    if lose == "after":
-                        other.recv(65536)  # the server has committed
-                    break
+            while (piece := one.recv(65536)) and one not in self.deaf:
+                if near and self.when and b"COMMIT\0" in piece:
+                    when, self.when = self.when, None
+                    if when == "before":
+                        break
+                    self.deaf = self.deaf | {other}  # the server commits, and nobody hears of it
+                other.sendall(piece)
         for end in (one, other):
             with contextlib.suppress(OSError):
-                end.shutdown(2)
+                end.shutdown(socket.SHUT_RDWR)
 
 
 class App:
@@ -315,8 +313,9 @@ def test_odd_ids_and_payloads_are_answered_and_kept(desk):
         assert said["acknowledge"], (body[:20], said)
     kept = dict(desk.rows("message_id, encode(payload, 'hex')"))
     assert (kept["body0"], kept["body1"], kept["body3"]) == ("", "ff00fe", "7b")
-    said = desk.deliver({"id": "v", "body": "{}", "version": -1, "order_key": "k"})
-    assert said["why"] == "no_id"
+    for version in [-1, 2 ** 63 - 1, 2 ** 70]:
+        said = desk.deliver({"id": "v", "body": f"[{version}]", "version": version, "order_key": "k"})
+        assert said["why"] == "no_id"
     many = desk.deliver(*({"id": id_, "body": {"base64": base64.b64encode(body).decode()}, "headers": {"a": "\0"}}
                           for id_, body in [(None, b"a"), ("x" * 300, b"b"), ("ok", b'{"cents": 9}'),
                                             ("nul\0", b"\xff")]))
@@ -388,6 +387,8 @@ def test_outside_effect_runs_under_a_lease_and_its_key(desk):
     assert desk.deliver(("m1", {"outcome": {"sent": 1}}), effect="outside")["outcome"] == {"sent": 1}
     key = desk.sql(f"SELECT semel.step_key('{desk.name}', 'm1', 'call')")[0][0]
     assert desk.calls() == [["m1", key, "1"]]
+    assert [one["act"] for one in desk.deliver(("o1", {}), ("m1", {}), ("o2", {}), effect="outside")] == [
+        "run", "ack", "run"]
     for n, (word, status) in enumerate([("KeyError", "unknown"), ("Transient", "failed"), ("Bad", "dead"),
                                         ("Rejected", "rejected")]):
         desk.deliver((f"n{n}", {"raise": word}), effect="outside")

@@ -36,7 +36,7 @@ SELECT semel.consumer('billing', '{"retry_first": "1s", "retry_ceiling": "1s", "
 class Consumer:
     """A running example."""
 
-    def __init__(self, name, shop, place, tmp_path, **env):
+    def __init__(self, name, shop, place, tmp_path, broker):
         self.log = tmp_path / "log"
         if name.endswith(".py"):
             for module in [*MODULES[name], "psycopg_pool"]:
@@ -46,7 +46,8 @@ class Consumer:
             shutil.copy(EXAMPLES / name, tmp_path)
             words, more = node_command(tmp_path / name, tmp_path, "pg", *MODULES[name])
         self.words, self.process = [*map(str, words), place], None
-        self.env = {**os.environ, **more, "DATABASE_URL": shop.url, **env}
+        self.env = {**os.environ, **more, "DATABASE_URL": shop.url, "KAFKA": f"127.0.0.1:{broker.port}",
+                    "AMQP_URL": f"amqp://guest:guest@127.0.0.1:{broker.port}"}
 
     def start(self):
         with open(self.log, "ab") as log:
@@ -74,6 +75,11 @@ class Eye:
         self.shop.server.start()
 
 
+@pytest.fixture
+def broker(request, name):
+    return request.getfixturevalue("rabbit" if "rabbitmq" in name else "kafka")
+
+
 def traffic(n, seed):
     """What is to be booked, what becomes of the rest, and the deliveries: each one twice, in disorder."""
     chance, booked, becomes, sent = random.Random(seed), {}, {}, []
@@ -92,20 +98,19 @@ def traffic(n, seed):
 
 # T1 T6 T14 I26: all that a broker, a process and a database can do
 @pytest.mark.parametrize("name", MODULES)
-def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, rabbit, kafka, tmp_path):  # noqa: F811
+def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, broker, tmp_path):  # noqa: F811
     place = name.replace(".", "_").replace("consumer", "queue")
     shop = Shop(pg_server, place)
     eye = Eye(shop)
-    consumer = Consumer(name, shop, place, tmp_path, AMQP_URL=f"amqp://guest:guest@127.0.0.1:{rabbit.port}",
-                        KAFKA=kafka.address)
+    consumer = Consumer(name, shop, place, tmp_path, broker)
     eye("DROP TABLE ledger;" + (EXAMPLES / "schema.sql").read_text() + GATE)
     booked, becomes, sent = traffic(2000 if LONG else 60, name)
     if "rabbitmq" in name:
-        rabbit.queue(place)
-        rabbit.send(place, [(id_, body, None) for id_, body in sent])
+        broker.queue(place)
+        broker.send(place, [(id_, body, None) for id_, body in sent])
     else:
-        kafka.topic(place, partitions=2)
-        kafka.send(place, [(at % 2, None, body, {"id": id_} if id_ else None) for at, (id_, body) in enumerate(sent)])
+        broker.topic(place, partitions=2)
+        broker.send(place, [(at % 2, None, body, {"id": id_} if id_ else None) for at, (id_, body) in enumerate(sent)])
     consumer.start()
     try:
         for most in [10, len(booked) // 2] + [len(booked) // 2] * (8 if LONG else 0):
@@ -118,10 +123,10 @@ def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, rab
             "SELECT count(*) FROM semel.inbox WHERE status IN ('failed', 'processing', 'waiting')")[0][0] == 0)
         if "rabbitmq" in name:
             if LONG:
-                rabbit.restart()
-            poll(lambda: rabbit.length(place) == 0)
+                broker.restart()
+            poll(lambda: broker.length(place) == 0)
         else:
-            kafka.wait_committed("billing", place, [(len(sent) + 1) // 2, len(sent) // 2])
+            broker.wait_committed("billing", place, [(len(sent) + 1) // 2, len(sent) // 2])
         assert consumer.process.poll() is None, consumer.log.read_text()[-3000:]
     except AssertionError:
         print(consumer.log.read_text()[-5000:])
@@ -129,7 +134,7 @@ def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, rab
     finally:
         consumer.stop()
     if "rabbitmq" in name:
-        assert rabbit.take(place) == []  # nothing was left unacknowledged
+        assert broker.take(place) == []  # nothing was left unacknowledged
     lines = eye("SELECT message_id, account, cents FROM ledger")
     assert {id_: (account, cents) for id_, account, cents in lines} == booked and len(lines) == len(booked)
     events = eye("SELECT aggregateid, convert_from(payload, 'UTF8')::jsonb ->> 'cents' FROM semel.outbox")
@@ -140,12 +145,12 @@ def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, rab
     assert eye("SELECT count(*) FROM semel.inbox WHERE status = 'dead' AND payload IS NULL")[0][0] == 0
 
 
-# A server that is down, and a schema that is missing: the first is waited for, the second is reported
+# What nobody can record ends the process, and names what to do
 @pytest.mark.parametrize("name", MODULES)
-def test_example_without_a_schema_ends_with_its_name(name, pg_server, rabbit, kafka, tmp_path):  # noqa: F811
-    consumer = Consumer(name, Shop(pg_server, "bare"), "nothing", tmp_path, KAFKA=kafka.address,
-                        AMQP_URL=f"amqp://guest:guest@127.0.0.1:{rabbit.port}")
-    Eye(Shop(pg_server, "bare"))("DROP SCHEMA semel CASCADE")
+def test_example_without_a_schema_ends_with_its_name(name, pg_server, tmp_path, broker):  # noqa: F811
+    shop = Shop(pg_server, "bare")
+    consumer = Consumer(name, shop, "nothing", tmp_path, broker)
+    Eye(shop)("DROP SCHEMA semel CASCADE")
     consumer.start()
     with contextlib.suppress(subprocess.TimeoutExpired):
         assert consumer.process.wait(60) == 1

@@ -13,6 +13,13 @@ from inbox_cases import APPS, NODE_PATHS, node_command  # noqa: E402
 DRIVERS = ["pg"]
 
 
+# What Promise.all leaves running when one of its queries fails
+def test_query_behind_the_end_of_its_handler_is_refused(desk):
+    for asked in [{"raise": "Permanent"}, {"sql": "SELECT 1/0"}, {}]:
+        desk.deliver((f"m{len(desk.rows())}", {"straggle": True, **asked}))
+    assert desk.books() == [("m2", "1")] and [row[1] for row in desk.rows()] == ["dead", "dead", "completed"]
+
+
 def test_types_are_right(tmp_path):
     """As the TypeScript compiler sees a program on the package."""
     command, _ = node_command(APPS / "typed.ts", tmp_path, "typescript", "@types/pg")

@@ -260,6 +260,7 @@ class Rules:
         if act == "run":
             await link.start(functools.partial(self.beat, {message.token}))
             await self.outside(link, message)
+            await link.still()
         return Answer(act, why, message.attempt, None if outcome is None else json.loads(outcome))
 
     async def outside(self, link: Link, message: Message) -> None:

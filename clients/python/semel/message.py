@@ -101,7 +101,7 @@ class Message:
         if self.body is None:
             headers["semel_tombstone"] = "true"
         if not all(text is None or storable(text) for text in (id_, self.order_key, self.business_key)) or not (
-                self.version is None or 0 <= self.version < 1 << 63) or len(json.dumps(headers)) > 1 << 20:
+                self.version is None or 0 <= self.version < (1 << 63) - 1) or len(json.dumps(headers)) > 1 << 20:
             id_, named, headers = None, {}, {"semel_refused_id": clean(id_)[:255]}
         given = {"message_id": id_, "source": self.source, "raw": self.raw, "headers": headers or None, **named}
         if in_json:

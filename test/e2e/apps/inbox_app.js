@@ -19,6 +19,7 @@ const pause = (s) => new Promise((done) => { setTimeout(done, s * 1000); });
 async function book(tx, message) {
   const asked = message.json();
   if (asked.sleep) await pause(asked.sleep);
+  if (asked.straggle) setImmediate(() => tx.query("INSERT INTO ledger VALUES ('late', 1)").catch(() => {}));
   await tx.query('INSERT INTO ledger VALUES ($1, $2)', [message.id, asked.cents === undefined ? 1 : asked.cents]);
   if (asked.swallow) {
     await tx.query('SELECT 1/0').catch(() => {});

@@ -49,7 +49,7 @@ async def database(alias):
         return sessionmaker(sqlalchemy.create_engine(url, pool_size=2))
     import psycopg_pool
     kind = psycopg_pool.AsyncConnectionPool if DRIVER == "async" else psycopg_pool.ConnectionPool
-    made = kind(URLS[alias], min_size=1, max_size=4, open=False, timeout=2, kwargs={"connect_timeout": 5})
+    made = kind(URLS[alias], min_size=1, max_size=4, open=False, timeout=0.3 if alias == "down" else 10)
     await value(made.open())
     return made
 
