@@ -198,12 +198,14 @@ class Inbox {
     return this.take(new Link(this.pool), batch);
   }
 
+  // What it is called counts first, then what only the transaction can settle, then what is listed.
   judge(error) {
-    const word = Object.keys(WORDS).find((one) => [...this[one], WORDS[one]].some((kind) => error instanceof kind));
-    if (word) return word;
-    if (error instanceof StoreError) return 'stop';
-    if (this.effect !== 'atomic') return this.effect === 'keyed' ? 'transient' : 'unknown';
-    return kindOf(stateOf(error));
+    const called = Object.keys(WORDS).find((word) => error instanceof WORDS[word]);
+    if (called) return called;
+    const own = error instanceof StoreError ? 'stop' : kindOf(stateOf(error));
+    if (this.effect === 'atomic' && (error instanceof StoreError || own === 'again' || own === 'lost')) return own;
+    const listed = Object.keys(WORDS).find((word) => this[word].some((kind) => error instanceof kind));
+    return listed || { atomic: own, keyed: 'transient', outside: 'unknown' }[this.effect];
   }
 
   // Rolls back and pauses, if repeating can settle it: `again` or `lost`. Throws any other error.
@@ -441,8 +443,8 @@ class Outbox {
   // of yours on the aggregate will do as well.
   async put(tx, aggregateid, type, body, { headers, id, lock = false } = {}) {
     const given = {
-      aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), type, destination: this.destination, id, lock,
-      headers: headers && JSON.stringify(headers),
+      aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), type, destination: this.destination, id,
+      lock, headers: headers && JSON.stringify(headers),
       raw: body === null || body === undefined ? undefined : new Message({ body }).raw,
     };
     const named = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));

@@ -222,6 +222,14 @@ def test_serialization_failures_and_deadlocks_run_the_transaction_again(desk):
     assert said[0] == "Unavailable" and len(desk.rows()) == 2
 
 
+# A wide net, such as permanent=(Exception,), catches neither what is called otherwise nor what only a repeat settles
+def test_listed_classes_come_last(desk):
+    again = "DO $$ BEGIN IF nextval('tries') < 3 THEN RAISE EXCEPTION USING ERRCODE = '40001'; END IF; END $$"
+    asked = [{"raise": "Rejected"}, {"raise": "Transient"}, {"raise": "KeyError"}, {"sql": again}]
+    said = [desk.deliver((f"m{n}", one), broad=True)["status"] for n, one in enumerate(asked)]
+    assert said == ["rejected", "failed", "dead", None] and desk.books() == [("m3", "1")]
+
+
 # The program's fault is nobody's attempt
 def test_mistakes_of_the_program_are_raised_and_nothing_is_recorded(desk):
     for asked in [{"sql": "SELECT * FROM missing"}, {"sql": "SELECT semel.nothing()"}]:

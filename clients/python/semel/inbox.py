@@ -38,13 +38,14 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, Type
 from uuid import UUID
 
 from .links import Link, now, settled
-from .message import Answer, Failure, Message, StoreError, Unavailable, Unusable, clean
+from .message import (Answer, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable,
+                      clean)
 
 log = logging.getLogger("semel")
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Call = Tuple[str, Tuple[Any, ...]]
 Kinds = Sequence[Type[BaseException]]
-CLASSES = ("transient", "permanent", "rejected", "unknown")
+KINDS = {"transient": Transient, "permanent": Permanent, "rejected": Rejected, "unknown": Unknown}
 TYPES = {"version": "bigint", "raw": "bytea", "fingerprint": "bytea", "headers": "jsonb", "message_time": "timestamptz",
          "not_before": "timestamptz", "lease": "interval", "outcome": "jsonb", "token": "bigint", "messages": "jsonb",
          "id": "uuid", "lock": "boolean", "max": "integer"}
@@ -100,7 +101,7 @@ class Rules:
             raise ValueError(f"effect is {effect!r}; it must be atomic, outside or keyed")
         self.consumer, self.effect, self.lease, self.tries, self.many = consumer, effect, lease, tries, False
         self.link: Callable[..., Link] = functools.partial(link, db, loop=isinstance(self, AsyncInbox))
-        self.classes = {word: tuple(kinds) for word, kinds in zip(CLASSES, (transient, permanent, rejected, unknown))}
+        self.listed = {"transient": transient, "permanent": permanent, "rejected": rejected, "unknown": unknown}
         self.function: Callable[..., Any] = self.missing
 
     def missing(self, *_: Any) -> None:
@@ -117,14 +118,13 @@ class Rules:
         return self.handler(function)
 
     def judge(self, error: BaseException) -> str:
-        for word, kinds in self.classes.items():
-            if isinstance(error, kinds) or (isinstance(error, Failure) and type(error).word == word):
-                return word
-        if isinstance(error, StoreError):
-            return "stop"
-        if self.effect != "atomic":
-            return "transient" if self.effect == "keyed" else "unknown"
-        return kind_of(state_of(error))
+        """What it is called counts first, then what only the transaction can settle, then what is listed."""
+        own = "stop" if isinstance(error, StoreError) else kind_of(state_of(error))
+        found = [word for word, kind in KINDS.items() if isinstance(error, kind)]
+        if not found and self.effect == "atomic" and (own in ("again", "lost") or isinstance(error, StoreError)):
+            return own
+        found += [word for word, kinds in self.listed.items() if isinstance(error, tuple(kinds))]
+        return (*found, {"atomic": own, "keyed": "transient", "outside": "unknown"}[self.effect])[0]
 
     async def again(self, link: Link, error: Exception, n: int) -> str:
         """Rolls back and pauses, if repeating can settle it: `again` or `lost`. Raises any other error."""
@@ -171,10 +171,10 @@ class Rules:
                 await link.sleep(0.2)  # the server has yet to notice that the lost connection is gone
             except Exception as error:  # pylint: disable=broad-except
                 kind = self.judge(error)
-                if isinstance(error, Alone) or (kind in CLASSES and state_of(error) and len(messages) > 1):
+                if isinstance(error, Alone) or (kind in KINDS and state_of(error) and len(messages) > 1):
                     await link.rollback()
                     return [(await self.settle(link, [message]))[0] for message in messages]
-                if kind in CLASSES and state_of(error):  # by a deferred constraint, or the outcome
+                if kind in KINDS and state_of(error):  # by a deferred constraint, or the outcome
                     await link.rollback()
                     return [self.failed(messages[0], await self.ask(link, self.failure(messages[0], kind, error)))]
                 lost = await self.again(link, error, n) == "lost" or lost
@@ -195,7 +195,7 @@ class Rules:
                 done += [{"message_id": str(one.id), "source": one.source, "outcome": outcome} for one in several]
             except Exception as error:  # pylint: disable=broad-except
                 word = self.judge(error)
-                if word not in CLASSES:
+                if word not in KINDS:
                     raise
                 if len(group) > 1:
                     raise Alone from error
@@ -222,7 +222,7 @@ class Rules:
             rows = await link.run(*asked)
         except Exception as error:
             state = state_of(error)
-            if state and kind_of(state) in CLASSES:  # the call is wrong, not the message
+            if state and kind_of(state) in KINDS:  # the call is wrong, not the message
                 raise unusable(error, state) from error
             raise
         for message, row in zip(messages, rows):

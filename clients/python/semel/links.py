@@ -181,6 +181,10 @@ class Django(Link):
         await self.commit()
 
     async def undo(self) -> None:
+        if len(self.blocks) > 1:  # else it is undone: atomic() does that itself when it cannot release
+            self.leave()
+
+    def leave(self) -> None:
         self.blocks.pop().__exit__(RuntimeError, RuntimeError(), None)
 
     async def commit(self) -> None:
@@ -189,6 +193,6 @@ class Django(Link):
     async def rollback(self) -> None:
         try:
             while self.blocks:
-                await self.undo()
+                self.leave()
         except Exception:  # pylint: disable=broad-except
             self.tx.close()

@@ -12,31 +12,21 @@ from uuid import UUID
 class Failure(Exception):
     """Raise one of its kinds in a handler. The text is kept with the message: no secrets in it."""
 
-    word = ""
-
 
 class Transient(Failure):
     """It may work later: tried again with backoff, at last a dead letter."""
-
-    word = "transient"
 
 
 class Permanent(Failure):
     """It never will: a dead letter."""
 
-    word = "permanent"
-
 
 class Rejected(Failure):
     """The business refuses it. Final, and no dead letter."""
 
-    word = "rejected"
-
 
 class Unknown(Failure):
     """The effect, outside this database, may have happened: kept for a reconcile or a person."""
-
-    word = "unknown"
 
 
 class StoreError(Exception):

@@ -60,7 +60,7 @@ async function perform(asked) {
     pools[db].on('error', () => {});
   }
   const handler = asked.no_handler ? undefined : asked.batch_handler ? bookAll : effect === 'atomic' ? book : outside;
-  const options = { effect, permanent: [Bad], batch: Boolean(asked.batch_handler), ...asked.set };
+  const options = { effect, permanent: [asked.broad ? Error : Bad], batch: Boolean(asked.batch_handler), ...asked.set };
   const inbox = new semel.Inbox(consumer, pools[db], handler, options);
   if (op === 'deliver') {
     const messages = asked.messages.map(messageOf);

@@ -123,7 +123,8 @@ async def perform(asked):
     op, effect, alias = asked["op"], asked.get("effect", "atomic"), asked.get("db", "default")
     if alias not in DBS:
         DBS[alias] = await database(alias)
-    inbox = BASE(asked["consumer"], DBS[alias], effect=effect, permanent=(Bad,), **asked.get("set", {}), **LINK)
+    permanent = (Exception if asked.get("broad") else Bad,)
+    inbox = BASE(asked["consumer"], DBS[alias], effect=effect, permanent=permanent, **asked.get("set", {}), **LINK)
     if asked.get("batch_handler"):
         inbox.batch_handler(plain(book_all))
     elif not asked.get("no_handler"):
