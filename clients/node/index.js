@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: MIT
 'use strict';
-module.exports = { ...require('./fingerprint.js') };
+module.exports = { ...require('./fingerprint.js'), ...require('./inbox.js') };

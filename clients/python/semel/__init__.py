@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Idempotency keys for Python web applications, on Semel's PostgreSQL functions. See docs/idempotency.md."""
+"""Semel on PostgreSQL: messages take effect once (semel.inbox); idempotency keys (semel.asgi, semel.django)."""
 from .fingerprint import fingerprint
+from .inbox import AsyncInbox, AsyncOutbox, Inbox, Outbox
+from .links import Django, SQLAlchemy
+from .message import Answer, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable
 
-__all__ = ["fingerprint"]
+__all__ = ["Answer", "AsyncInbox", "AsyncOutbox", "Django", "Inbox", "Message", "Outbox", "Permanent", "Rejected",
+           "SQLAlchemy", "StoreError", "Transient", "Unavailable", "Unknown", "Unusable", "fingerprint"]
 __version__ = "0.1.0"

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: MIT
+// The inbox and the outbox of Semel on PostgreSQL: a message takes effect once, whatever its broker does.
+//
+//     const payments = new Outbox('payment');
+//     const inbox = new Inbox('billing', pool, async (tx, message) => {     // pool: a Pool of pg
+//       const order = message.json();             // tx.query is in the transaction of the message's record
+//       await tx.query('INSERT INTO ledger VALUES ($1, $2)', [order.account, order.cents]);
+//       await payments.put(tx, order.id, 'paid', { cents: order.cents });
+//       return { receipt: 7 };                    // optional: what its duplicates are answered with
+//     });
+//
+//     const answer = await inbox.deliver({ id: 'evt-1', body });   // committed now; a StoreError where nothing is
+//     answer.acknowledge                          // false: pause, and let the broker deliver it again
+//
+//     await inbox.work({ signal });               // beside it, or in a process of its own: what is to be tried again
+//
+// Record, effect and events commit together. A handler that throws is rolled back to the savepoint before it, and its
+// failure is committed with the payload, under one of four classes: throw Transient, Permanent, Rejected or Unknown, or
+// list classes of your own, { permanent: [RangeError] }. Of the database's errors bad data and violated constraints are
+// permanent, a missing foreign key and a statement's time-out transient; every other error is transient. After a
+// deadlock, a serialization failure or a lost connection the whole transaction runs again, and no attempt counts; after
+// a lost COMMIT, too: the store knows whether the message is done. What nobody can record is thrown: Unavailable
+// (later), Unusable (fix it first).
+//
+// Where the effect is outside the database, { effect: 'outside' } (or 'keyed': safe to repeat under its key), the
+// handler is (message) => ..., in no transaction, under a lease that a heartbeat renews; its Idempotency-Key is
+// message.key('charge'), and an error that is in no class is unknown (keyed: transient).
+'use strict';
+const {
+  Failure, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable, clean,
+} = require('./message.js');
+
+const WORDS = { transient: Transient, permanent: Permanent, rejected: Rejected, unknown: Unknown };
+const TYPES = {
+  version: 'bigint', raw: 'bytea', fingerprint: 'bytea', headers: 'jsonb', message_time: 'timestamptz',
+  not_before: 'timestamptz', lease: 'interval', outcome: 'jsonb', token: 'bigint', messages: 'jsonb', id: 'uuid',
+  lock: 'boolean', max: 'integer',
+};
+const TAKEN = 'token::text, message_id AS id, source, type, raw, headers, order_key AS "orderKey", version, attempt';
+const BEGUN = 'act, why, attempt, outcome';
+const HINTS = {
+  '3F000': 'create it: semel migrate --store postgres://...',
+  42883: 'if the schema is older than this client: semel migrate --store postgres://...',
+  42501: 'sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers',
+  23000: 'a handler never ends its transaction',
+};
+
+// Rows as arrays, whatever the parsers of types are: a token does not survive a double, so it is text.
+function call(name, columns, given) {
+  const names = Object.keys(given).map((one, i) => `${one} => $${i + 1}::${TYPES[one] || 'text'}`).join(', ');
+  return { text: `SELECT ${columns} FROM semel.${name}(${names})`, values: Object.values(given) };
+}
+
+const lost = new WeakSet(); // errors of a connection, which pg gives no SQLSTATE
+const stateOf = (error) => (lost.has(error) ? '08000' : error instanceof Error && error.severity ? error.code : null);
+
+// A class of failure; or `again`: the transaction's, `lost`: the connection's, `stop`: the program's.
+function kindOf(state) {
+  if (state === null || ['23503', '57014', '25P02'].includes(state)) return 'transient';
+  if (['40001', '40P01', '55P03'].includes(state)) return 'again';
+  if (/^(08|53|57|58|25P03|25P04)/.test(state)) return 'lost';
+  return /^(22|23|P0)/.test(state) && state !== '23000' ? 'permanent' : 'stop';
+}
+
+const unusable = (error, state) => new Unusable(
+  `${error.message} (SQLSTATE ${state}); ${HINTS[state] || 'nothing was recorded'}`, { cause: error });
+
+// Resolves after a time, or at once when the signal comes; says whether it came.
+function wait(ms, signal) {
+  return new Promise((done) => {
+    const end = () => {
+      clearTimeout(timer);
+      if (signal) signal.removeEventListener('abort', end);
+      done(Boolean(signal && signal.aborted));
+    };
+    const timer = setTimeout(end, ms);
+    if (signal) signal.addEventListener('abort', end);
+    if (signal && signal.aborted) end();
+  });
+}
+
+function ignored() {} // of a backend that dies while nobody asks it: the next query reports it
+
+// One transaction at a time.
+class Link {
+  constructor(pool) {
+    Object.assign(this, { pool, client: null });
+  }
+
+  // Calls a handler with the transaction. When it has ended, a query that it left behind is refused: it would be a part
+  // of whatever the transaction does next.
+  async lend(handler, given) {
+    let lent = true;
+    const query = (...asked) => (lent ? this.query(...asked)
+      : Promise.reject(new Unusable('a query behind the end of its handler: await all of them')));
+    try {
+      return await handler({ query }, given);
+    } finally {
+      lent = false;
+    }
+  }
+
+  async begin() {
+    this.client = await this.pool.connect().catch((error) => {
+      lost.add(error);
+      throw error;
+    });
+    this.client.on('error', ignored);
+    await this.query('BEGIN');
+  }
+
+  query(...asked) {
+    return this.client.query(...asked).catch((error) => {
+      if (!error.severity && !(error instanceof TypeError)) lost.add(error);
+      throw error;
+    });
+  }
+
+  async rows(asked) {
+    return (await this.query(asked)).rows;
+  }
+
+  async commit() {
+    const done = await this.query('COMMIT');
+    if (done.command !== 'COMMIT') throw new Unusable(`COMMIT was answered by ${done.command}: nothing was recorded`);
+    this.free();
+  }
+
+  async rollback() {
+    if (this.client) await this.client.query('ROLLBACK').then(() => this.free(), (error) => this.free(error));
+  }
+
+  free(error) {
+    const { client } = this;
+    this.client = null;
+    client.removeListener('error', ignored);
+    client.release(error);
+  }
+}
+
+class Alone extends Error {} // a batch failed, and only its messages one by one can show whose fault it was
+
+class Inbox {
+  constructor(consumer, pool, handler, options = {}) {
+    Object.assign(this, {
+      consumer, pool, handler, effect: 'atomic', batch: false, lease: 60, tries: 5, transient: [], permanent: [],
+      rejected: [], unknown: [], log: (text) => console.error(`semel: ${text}`),
+    }, options);
+    if (typeof handler !== 'function') throw new TypeError('semel: new Inbox(consumer, pool, handler) needs a handler');
+    if (!['atomic', 'outside', 'keyed'].includes(this.effect)) {
+      throw new TypeError(`semel: effect is ${this.effect}; it must be atomic, outside or keyed`);
+    }
+  }
+
+  // Runs the handler, unless the message is a copy. What is returned is committed.
+  async deliver(message) {
+    return (await this.deliverMany([message]))[0];
+  }
+
+  // The same for a batch in one transaction: an answer for each. A failure undoes its own message only.
+  async deliverMany(messages) {
+    const made = messages.map((fields) => new Message({ ...fields, consumer: this.consumer }));
+    const link = new Link(this.pool);
+    if (this.effect === 'atomic') return made.length > 0 ? this.settle(link, made) : [];
+    const answers = [];
+    for (const message of made) answers.push(await this.claim(link, message));
+    return answers;
+  }
+
+  // Stores a message in your transaction, to be run by work().
+  async put(tx, message, notBefore) {
+    const later = notBefore === undefined ? {} : { not_before: notBefore };
+    const fields = new Message(message).arguments();
+    return answer((await tx.query(call('inbox_put', '*', { consumer: this.consumer, ...fields, ...later }))).rows[0]);
+  }
+
+  // Runs stored messages when they are due, and the housekeeping, until the signal of an AbortController comes.
+  async work({ signal, batch = 10, every = 1, tick = true } = {}) {
+    const link = new Link(this.pool);
+    for (let ticked = -Infinity; !(signal && signal.aborted);) {
+      let ran = 0;
+      try {
+        if (tick && Date.now() - ticked >= every * 1000) {
+          ticked = Date.now();
+          await this.ask(link, call('tick', '*', {}));
+        }
+        ran = await this.take(link, batch, signal);
+      } catch (error) {
+        if (!(error instanceof Unavailable)) throw error;
+        this.log(`${this.consumer}: store unavailable: ${error.message}; tried again in ${every} s`);
+      }
+      if (ran < batch) await wait(every * 1000, signal);
+    }
+  }
+
+  // Runs stored messages that are due now; how many there were.
+  workOnce(batch = 10) {
+    return this.take(new Link(this.pool), batch);
+  }
+
+  // What it is called counts first, then what only the transaction can settle, then what is listed.
+  judge(error) {
+    const called = Object.keys(WORDS).find((word) => error instanceof WORDS[word]);
+    if (called) return called;
+    const own = error instanceof StoreError ? 'stop' : kindOf(stateOf(error));
+    if (this.effect === 'atomic' && (error instanceof StoreError || own === 'again' || own === 'lost')) return own;
+    const listed = Object.keys(WORDS).find((word) => this[word].some((kind) => error instanceof kind));
+    return listed || { atomic: own, keyed: 'transient', outside: 'unknown' }[this.effect];
+  }
+
+  // Rolls back and pauses, if repeating can settle it: `again` or `lost`. Throws any other error.
+  async again(link, error, n) {
+    await link.rollback();
+    const state = stateOf(error);
+    if (state === null) throw error;
+    const kind = kindOf(state);
+    if (kind !== 'again' && kind !== 'lost') throw unusable(error, state);
+    if (n + 1 === this.tries) {
+      const said = error.message || error.code;
+      throw new Unavailable(`${said}; acknowledge nothing, and deliver it again`, { cause: error });
+    }
+    await wait(Math.min(20 * 4 ** n, 1000) * (0.5 + Math.random() / 2));
+    return kind;
+  }
+
+  // One call, one transaction. After a lost COMMIT the tokens in its rows show what was committed.
+  async ask(link, asked) {
+    let rows = [];
+    for (let n = 0; ; n += 1) {
+      try {
+        await link.begin();
+        const ours = [];
+        for (const row of rows.filter(({ token }) => token)) {
+          if ((await link.rows(this.renewal(row.token)))[0].inbox_renew) ours.push(row);
+        }
+        rows = ours.length > 0 ? ours : await link.rows(asked);
+        await link.commit();
+        return rows;
+      } catch (error) {
+        if (await this.again(link, error, n) === 'again') rows = [];
+      }
+    }
+  }
+
+  renewal(token) {
+    return call('inbox_renew', '*', { token, lease: `${this.lease} seconds` });
+  }
+
+  // ---- effects in the transaction --------------------------------------------------------------------------------
+
+  // Runs messages in one transaction, again where that can settle it. One that was taken comes alone.
+  async settle(link, messages) {
+    let wasLost = false;
+    for (let n = 0; ; n += 1) {
+      try {
+        const answers = await this.attempt(link, messages);
+        if (!wasLost || n + 1 >= this.tries || answers.every(({ why }) => why !== 'busy')) return answers;
+        await wait(200); // the server has yet to notice that the lost connection is gone
+      } catch (error) {
+        const kind = this.judge(error);
+        const blamed = kind in WORDS && stateOf(error) !== null; // by a deferred constraint, or the outcome
+        if (error instanceof Alone || (blamed && messages.length > 1)) {
+          await link.rollback();
+          const answers = [];
+          for (const message of messages) answers.push(...await this.settle(link, [message]));
+          return answers;
+        }
+        if (blamed) {
+          await link.rollback();
+          return [failed(messages[0], await this.ask(link, this.failure(messages[0], kind, error)))];
+        }
+        wasLost = await this.again(link, error, n) === 'lost' || wasLost;
+      }
+    }
+  }
+
+  async attempt(link, messages) {
+    await link.begin();
+    const answers = await this.begun(link, messages);
+    const runs = messages.filter((_, at) => answers[at].act === 'run');
+    const done = [];
+    for (const group of this.batch && runs.length > 0 ? [runs] : runs.map((one) => [one])) {
+      try {
+        await link.query('SAVEPOINT semel');
+        const said = await link.lend(this.handler, this.batch ? group : group[0]);
+        const outcome = this.batch ? null : textOf(said);
+        await link.query('RELEASE SAVEPOINT semel');
+        for (const one of group) done.push({ message_id: String(one.id), source: one.source, outcome });
+      } catch (error) {
+        const word = this.judge(error);
+        if (!(word in WORDS)) throw error;
+        if (group.length > 1) throw new Alone();
+        await link.query('ROLLBACK TO SAVEPOINT semel');
+        answers[messages.indexOf(group[0])] = failed(group[0], await link.rows(this.failure(group[0], word, error)));
+      }
+    }
+    if (done.length > 0) await this.end(link, messages[0].token, done);
+    await link.query('SET CONSTRAINTS ALL IMMEDIATE');
+    await link.commit();
+    return answers;
+  }
+
+  async begun(link, messages) {
+    const { consumer } = this;
+    const [first] = messages;
+    if (first.token) { // its row is ours from here on: nobody takes it while the handler runs
+      const mine = (await link.rows(this.renewal(first.token)))[0].inbox_renew;
+      return [answer({ act: mine ? 'run' : 'ack', why: mine ? 'retry' : 'fenced', attempt: first.attempt })];
+    }
+    const asked = messages.length === 1
+      ? call('inbox_begin', BEGUN, { consumer, ...first.arguments() })
+      : call('inbox_begin_many', BEGUN, { consumer, messages: JSON.stringify(messages.map((m) => m.arguments(true))) });
+    const rows = await link.rows(asked).catch((error) => {
+      const state = stateOf(error);
+      throw state && kindOf(state) in WORDS ? unusable(error, state) : error; // the call is wrong, not the message
+    });
+    rows.forEach((row, at) => { messages[at].attempt = row.attempt; });
+    return rows.map(answer);
+  }
+
+  async end(link, token, done) {
+    const { consumer } = this;
+    if (token) {
+      const [row] = await link.rows(call('inbox_finish', '*', { token, outcome: done[0].outcome }));
+      if (!row.inbox_finish) throw new Unusable('the lease was lost while its row was held');
+    } else if (done.length === 1) {
+      await link.query(call('inbox_done', '*', { consumer, ...done[0] }));
+    } else {
+      const messages = JSON.stringify(done.map((one) => ({ ...one, outcome: JSON.parse(one.outcome) })));
+      await link.query(call('inbox_done_many', '*', { consumer, messages }));
+    }
+  }
+
+  failure(message, word, error) {
+    const reason = clean(error && error.message ? error.message : error).slice(0, 500);
+    if (message.token) return call('inbox_finish', '*', { token: message.token, class: word, reason });
+    return call('inbox_fail', 'act, why, status, due_at', {
+      consumer: this.consumer, ...message.arguments(), class: word, reason,
+    });
+  }
+
+  // ---- effects outside -------------------------------------------------------------------------------------------
+
+  async claim(link, message) {
+    const lease = `${this.lease} seconds`;
+    const [row] = await this.ask(link, call('inbox_claim', `${BEGUN}, token::text`, {
+      consumer: this.consumer, lease, ...message.arguments(),
+    }));
+    Object.assign(message, { attempt: row.attempt, token: row.token });
+    if (row.act === 'run') {
+      const still = this.beat(new Set([row.token]));
+      await this.outside(link, message).finally(still);
+    }
+    return answer(row);
+  }
+
+  // Calls the handler and records its end. Where the store is away by then, the lease runs out.
+  async outside(link, message) {
+    let finish;
+    try {
+      const said = await this.handler(message);
+      finish = call('inbox_finish', '*', { token: message.token, outcome: textOf(said) });
+    } catch (error) {
+      finish = this.failure(message, this.judge(error), error);
+    }
+    if (!(await this.ask(link, finish))[0].inbox_finish) {
+      this.log(`${this.consumer}: lease expired while ${message.id} ran; its end is kept as evidence`);
+    }
+  }
+
+  // Renews leases until the function that it gives is called.
+  beat(tokens) {
+    const stop = new AbortController();
+    const link = new Link(this.pool);
+    const running = (async () => {
+      while (!await wait(this.lease * 1000 / 3, stop.signal)) {
+        for (const token of [...tokens]) {
+          await this.ask(link, this.renewal(token))
+            .catch((error) => this.log(`${this.consumer}: lease not renewed: ${error.message}`));
+        }
+      }
+    })();
+    return () => {
+      stop.abort();
+      return running;
+    };
+  }
+
+  // ---- what is stored --------------------------------------------------------------------------------------------
+
+  async take(link, max, signal) {
+    const rows = await this.ask(link, call('inbox_take', TAKEN, {
+      consumer: this.consumer, max, lease: `${this.lease} seconds`,
+    }));
+    const unrun = new Set(rows.map(({ token }) => token));
+    const waiting = new Set(unrun);
+    const still = rows.length > 0 ? this.beat(waiting) : ignored;
+    try {
+      for (const { raw, headers, ...row } of rows) {
+        if (signal && signal.aborted) break;
+        const { semel_tombstone: none, ...others } = headers || {};
+        const message = new Message({ ...row, body: none ? null : raw, headers: others, consumer: this.consumer });
+        if (this.effect === 'atomic') {
+          waiting.delete(row.token); // its transaction holds the row: a renewal would wait for it
+          await this.settle(link, [message]);
+          unrun.delete(row.token);
+        } else {
+          unrun.delete(row.token);
+          await this.outside(link, message);
+          waiting.delete(row.token);
+        }
+      }
+    } finally {
+      await still();
+      for (const token of unrun) await this.ask(link, call('inbox_release', '*', { token })); // no attempt counts
+    }
+    return rows.length;
+  }
+}
+
+function textOf(outcome) {
+  const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value);
+  return outcome === undefined || outcome === null ? null : JSON.stringify(outcome, plain);
+}
+
+function answer(row) {
+  const { act, why, attempt = 0, outcome = null, status = null, due_at: dueAt = null } = row;
+  return { act, why, attempt, outcome, status, dueAt, acknowledge: act !== 'later' };
+}
+
+function failed(message, [row]) {
+  if (!message.token) return answer({ ...row, attempt: message.attempt });
+  return answer({ act: 'ack', why: row.inbox_finish ? 'retry' : 'fenced', attempt: message.attempt });
+}
+
+// Events of one kind of aggregate. put() is a part of your transaction: rolled back means never sent.
+class Outbox {
+  constructor(aggregatetype, destination) {
+    Object.assign(this, { aggregatetype, destination });
+  }
+
+  // Gives the id of the event. With { lock: true } events of an aggregate leave in the order of their commits; a lock
+  // of yours on the aggregate will do as well.
+  async put(tx, aggregateid, type, body, { headers, id, lock = false } = {}) {
+    const given = {
+      aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), type, destination: this.destination, id,
+      lock, headers: headers && JSON.stringify(headers),
+      raw: body === null || body === undefined ? undefined : new Message({ body }).raw,
+    };
+    const named = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
+    return (await tx.query(call('outbox_put', 'outbox_put::text AS id', named))).rows[0].id;
+  }
+}
+
+module.exports = {
+  Failure, Inbox, Message, Outbox, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable,
+};

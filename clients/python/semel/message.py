@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""A delivery, the answer to it, and the classes of failure: what a consumer's own code sees of the inbox."""
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any, Mapping, Optional, Union
+from uuid import UUID
+
+
+class Failure(Exception):
+    """Raise one of its kinds in a handler. The text is kept with the message: no secrets in it."""
+
+
+class Transient(Failure):
+    """It may work later: tried again with backoff, at last a dead letter."""
+
+
+class Permanent(Failure):
+    """It never will: a dead letter."""
+
+
+class Rejected(Failure):
+    """The business refuses it. Final, and no dead letter."""
+
+
+class Unknown(Failure):
+    """The effect, outside this database, may have happened: kept for a reconcile or a person."""
+
+
+class StoreError(Exception):
+    """Nothing is settled: acknowledge nothing, and let the broker deliver it again."""
+
+
+class Unavailable(StoreError):
+    """The server is away, or its answer is. The same call may be repeated."""
+
+
+class Unusable(StoreError):
+    """Somebody must fix the schema, the rights, the settings or the program first."""
+
+
+@dataclasses.dataclass
+class Message:
+    """`id` is that of the event. `body` is what came: bytes, text, anything that JSON can write, or None, which is a
+    record without a value (a tombstone of Kafka). An id or key that cannot be stored makes the message a quarantined
+    one: it is kept, and acknowledged."""
+
+    id: Union[None, str, int, UUID]
+    body: Any
+    headers: Optional[Mapping[str, Any]] = None
+    source: str = ""
+    type: Optional[str] = None
+    order_key: Optional[str] = None
+    version: Optional[int] = None
+    business_key: Optional[str] = None
+    time: Any = None
+    fingerprint: Optional[bytes] = None
+    attempt: int = 0
+    consumer: str = ""
+    token: Optional[int] = None
+
+    @property
+    def raw(self) -> bytes:
+        if self.body is None or isinstance(self.body, (bytes, bytearray, memoryview)):
+            return bytes(self.body or b"")
+        return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode("utf-8", "replace")
+
+    @property
+    def json(self) -> Any:
+        """The body, parsed. What is no JSON is a permanent failure."""
+        try:
+            return json.loads(self.raw)
+        except (ValueError, RecursionError) as error:
+            raise Permanent(f"the payload is no JSON: {error}") from None
+
+    def key(self, step: str) -> str:
+        """64 hexadecimal digits for the Idempotency-Key of an outside call: semel.step_key, the same for ever."""
+        parts = [part.encode() for part in (self.consumer, self.source, str(self.id), step)]
+        return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
+
+    def arguments(self, in_json: bool = False) -> dict[str, Any]:
+        """Those of semel.inbox_begin that are given. The body always is, so that a failure keeps it."""
+        id_ = None if self.id is None else str(self.id)
+        named = {"type": None if self.type is None else clean(self.type).encode()[:255].decode("utf-8", "ignore"),
+                 "order_key": self.order_key, "version": self.version, "business_key": self.business_key,
+                 "fingerprint": self.fingerprint, "message_time": self.time}
+        headers = {clean(name): clean(value) for name, value in (self.headers or {}).items()}
+        headers.pop("semel_tombstone", None)
+        if self.body is None:
+            headers["semel_tombstone"] = "true"
+        if not all(text is None or storable(text) for text in (id_, self.order_key, self.business_key)) or not (
+                self.version is None or 0 <= self.version < (1 << 63) - 1) or len(json.dumps(headers)) > 1 << 20:
+            id_, named, headers = None, {}, {"semel_refused_id": clean(id_)[:255]}
+        given = {"message_id": id_, "source": self.source, "raw": self.raw, "headers": headers or None, **named}
+        if in_json:
+            given = {name: "\\x" + value.hex() if isinstance(value, bytes) else str(value) if name == "message_time"
+                     and value is not None else value for name, value in given.items()}
+        elif headers:
+            given["headers"] = json.dumps(headers)
+        return {name: value for name, value in given.items() if value is not None or name == "message_id"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What became of a delivery. `act`: run (it ran, or failed and that is recorded), ack, later; `why`: as in
+    docs/sql-postgres.md. After a failure `status` and `due_at` are those of its record."""
+
+    act: str
+    why: str
+    attempt: int = 0
+    outcome: Any = None
+    status: Optional[str] = None
+    due_at: Any = None
+
+    @property
+    def acknowledge(self) -> bool:
+        """False: the broker must deliver it again, after a pause."""
+        return self.act != "later"
+
+
+def storable(text: str) -> bool:
+    try:
+        return 1 <= len(text.encode()) <= 255 and "\0" not in text
+    except UnicodeEncodeError:
+        return False
+
+
+def clean(value: Any) -> str:
+    """As text that PostgreSQL can keep."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

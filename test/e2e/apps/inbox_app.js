@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+// A consumer on clients/node that does what test/e2e/inbox_cases.py asks: a JSON document per line, and an answer.
+// apps/inbox_app.py is the same.
+'use strict';
+const fs = require('fs');
+const readline = require('readline');
+const { Pool } = require('pg');
+const semel = require('semel');
+
+const URLS = JSON.parse(process.env.DATABASE_URLS);
+const pools = {};
+class Bad extends Error {} // listed as permanent
+class KeyError extends Error {} // not listed
+const errors = { ...semel, Bad, KeyError };
+const outbox = new semel.Outbox('payment');
+const pause = (s) => new Promise((done) => { setTimeout(done, s * 1000); });
+
+// The effect, and whatever else the payload asks for.
+async function book(tx, message) {
+  const asked = message.json();
+  if (asked.sleep) await pause(asked.sleep);
+  if (asked.straggle) setImmediate(() => tx.query("INSERT INTO ledger VALUES ('late', 1)").catch(() => {}));
+  await tx.query('INSERT INTO ledger VALUES ($1, $2)', [message.id, asked.cents === undefined ? 1 : asked.cents]);
+  if (asked.swallow) {
+    await tx.query('SELECT 1/0').catch(() => {});
+    return null;
+  }
+  if (asked.sql) await tx.query(asked.sql);
+  if (asked.event) await outbox.put(tx, message.id, 'paid', asked.event, { headers: { from: 'test' }, lock: true });
+  if (asked.end) await tx.query(asked.end);
+  if (asked.raise) throw new errors[asked.raise](asked.text || 'as asked');
+  return asked.outcome;
+}
+
+// What a call to another service is: it cannot be rolled back.
+async function outside(message) {
+  fs.appendFileSync(process.env.CALLS, `${message.id} ${message.key('call')} ${message.attempt}\n`);
+  const asked = message.json();
+  if (asked.sleep) await pause(asked.sleep);
+  if (asked.raise) throw new errors[asked.raise]('as asked');
+  return asked.outcome;
+}
+
+async function bookAll(tx, messages) {
+  if (messages.some((message) => message.json().raise)) throw new Bad(`one of ${messages.length}`);
+  for (const message of messages) {
+    await tx.query('INSERT INTO ledger VALUES ($1, $2)', [message.id, message.json().cents]);
+  }
+}
+
+function messageOf({ body, order_key: orderKey, ...fields }) {
+  return { ...fields, orderKey, body: body && body.base64 !== undefined ? Buffer.from(body.base64, 'base64') : body };
+}
+
+let running;
+async function perform(asked) {
+  const { op, effect = 'atomic', db = 'default', consumer } = asked;
+  if (!pools[db]) {
+    pools[db] = new Pool({ connectionString: URLS[db], max: 4, connectionTimeoutMillis: 5000 });
+    pools[db].on('error', () => {});
+  }
+  const handler = asked.no_handler ? undefined : asked.batch_handler ? bookAll : effect === 'atomic' ? book : outside;
+  const options = { effect, permanent: [asked.broad ? Error : Bad], batch: Boolean(asked.batch_handler), ...asked.set };
+  const inbox = new semel.Inbox(consumer, pools[db], handler, options);
+  if (op === 'deliver') {
+    const messages = asked.messages.map(messageOf);
+    return messages.length === 1 ? [await inbox.deliver(messages[0])] : inbox.deliverMany(messages);
+  }
+  if (op === 'work_once') return inbox.workOnce(asked.batch);
+  if (op === 'work') {
+    const stop = new AbortController();
+    running = { stop, work: inbox.work({ signal: stop.signal, every: 0.05, ...asked.with }) };
+    return null;
+  }
+  if (op === 'stop') {
+    running.stop.abort();
+    await running.work;
+    return null;
+  }
+  const client = await pools[db].connect();
+  await client.query('BEGIN');
+  const answer = await inbox.put(client, messageOf(asked.message));
+  await client.query(asked.rollback ? 'ROLLBACK' : 'COMMIT');
+  client.release();
+  return answer;
+}
+
+async function main() {
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const said = await perform(JSON.parse(line)).then((is) => ({ is: is === undefined ? null : is }),
+      (error) => ({ error: error.constructor.name, text: error.message }));
+    process.stdout.write(`${JSON.stringify(said)}\n`);
+  }
+}
+
+main();

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+"""The consumers of examples/consumers: poison, copies, kills, a restart of the database; and their books balance.
+
+One PostgreSQL, one RabbitMQ and one Kafka for all of them; a database, and a queue or a topic, for each.
+"""
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from inbox_cases import node_command
+from kafka import kafka  # noqa: F401  (a fixture)
+from pgsql import SOURCE, Shop, ask, pg_server, poll  # noqa: F401  (a fixture)
+from rabbit import rabbit  # noqa: F401  (a fixture)
+
+LONG = bool(os.environ.get("SEMEL_LONG"))
+EXAMPLES = SOURCE / "examples/consumers"
+MODULES = {"rabbitmq_consumer.py": ["pika"], "kafka_consumer.py": ["confluent_kafka"],
+           "rabbitmq_consumer.js": ["amqplib"], "kafka_consumer.js": ["kafkajs"]}
+POISON = [(b"\xff\x00", "dead"), (b"", "dead"), (b"{}", "dead"), (b"null", "dead"), (b"[" * 2000, "dead"),
+          (b'{"account": "a", "cents": -5}', "dead"), (b'{"account": "a", "cents": "much"}', "dead"),
+          (b'{"account": "closed", "cents": 1}', "rejected")]
+# Payments to the account `late` fail until the table `open` has a row: then the consumer's retries book them.
+GATE = """CREATE TABLE open (); CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+IF NEW.account = 'late' AND NOT EXISTS (SELECT FROM open) THEN RAISE EXCEPTION USING ERRCODE = '23503'; END IF;
+RETURN NEW; END $$; CREATE TRIGGER gate BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION gate();
+SELECT semel.consumer('billing', '{"retry_first": "1s", "retry_ceiling": "1s", "retry_max": 1000}')"""
+
+
+class Consumer:
+    """A running example."""
+
+    def __init__(self, name, shop, place, tmp_path, broker):
+        self.log = tmp_path / "log"
+        if name.endswith(".py"):
+            for module in [*MODULES[name], "psycopg_pool"]:
+                pytest.importorskip(module, reason=f"Python has no {module} here: tools/setup languages")
+            words, more = [sys.executable, EXAMPLES / name], {"PYTHONPATH": str(SOURCE / "clients/python")}
+        else:
+            shutil.copy(EXAMPLES / name, tmp_path)
+            words, more = node_command(tmp_path / name, tmp_path, "pg", *MODULES[name])
+        self.words, self.process = [*map(str, words), place], None
+        self.env = {**os.environ, **more, "DATABASE_URL": shop.url, "KAFKA": f"127.0.0.1:{broker.port}",
+                    "AMQP_URL": f"amqp://guest:guest@127.0.0.1:{broker.port}"}
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(self.words, env=self.env, stdout=log, stderr=log)
+
+    def stop(self, how=signal.SIGKILL):
+        self.process.send_signal(how)
+        self.process.wait(60)
+
+
+class Eye:
+    """Looks into the database by a connection that outlives restarts."""
+
+    def __init__(self, shop):
+        self.shop, self.db = shop, None
+
+    def __call__(self, text):
+        if self.db is None or self.db.closed:
+            self.db = self.shop.connect(autocommit=True)
+        return ask(self.db, text)
+
+    def restart(self):
+        self.db.close()
+        self.shop.server.stop(signal.SIGINT)
+        self.shop.server.start()
+
+
+@pytest.fixture
+def broker(request, name):
+    return request.getfixturevalue("rabbit" if "rabbitmq" in name else "kafka")
+
+
+def traffic(n, seed):
+    """What is to be booked, what becomes of the rest, and the deliveries: each one twice, in disorder."""
+    chance, booked, becomes, sent = random.Random(seed), {}, {}, []
+    for at in range(n):
+        account = chance.choice(["a", "b", "late"])
+        booked[f"good{at}"] = (account, at + 1)
+        sent.append((f"good{at}", json.dumps({"account": account, "cents": at + 1}).encode()))
+    for at, (body, status) in enumerate(POISON):
+        becomes[f"bad{at}"] = status
+        sent.append((f"bad{at}", body))
+    sent = sent * 2 + [(None, b'{"account": "a", "cents": 77}'), ("x" * 255, b'{"account": "b", "cents": 5}')]
+    booked["x" * 255] = ("b", 5)
+    chance.shuffle(sent)
+    return booked, becomes, sent
+
+
+# T1 T6 T14 I26: all that a broker, a process and a database can do
+@pytest.mark.parametrize("name", MODULES)
+def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, broker, tmp_path):  # noqa: F811
+    place = name.replace(".", "_").replace("consumer", "queue")
+    shop = Shop(pg_server, place)
+    eye = Eye(shop)
+    consumer = Consumer(name, shop, place, tmp_path, broker)
+    eye("DROP TABLE ledger;" + (EXAMPLES / "schema.sql").read_text() + GATE)
+    booked, becomes, sent = traffic(2000 if LONG else 60, name)
+    if "rabbitmq" in name:
+        broker.queue(place)
+        broker.send(place, [(id_, body, None) for id_, body in sent])
+    else:
+        broker.topic(place, partitions=2)
+        broker.send(place, [(at % 2, None, body, {"id": id_} if id_ else None) for at, (id_, body) in enumerate(sent)])
+    consumer.start()
+    try:
+        for most in [10, len(booked) // 2] + [len(booked) // 2] * (8 if LONG else 0):
+            poll(lambda: eye("SELECT count(*) FROM semel.inbox")[0][0] >= most)
+            consumer.stop()
+            consumer.start()
+        eye.restart()
+        eye("INSERT INTO open DEFAULT VALUES")
+        poll(lambda: eye("SELECT count(*) FROM ledger")[0][0] == len(booked) and eye(
+            "SELECT count(*) FROM semel.inbox WHERE status IN ('failed', 'processing', 'waiting')")[0][0] == 0)
+        if "rabbitmq" in name:
+            if LONG:
+                broker.restart()
+            poll(lambda: broker.length(place) == 0)
+        else:
+            broker.wait_committed("billing", place, [(len(sent) + 1) // 2, len(sent) // 2])
+        assert consumer.process.poll() is None, consumer.log.read_text()[-3000:]
+    except AssertionError:
+        print(consumer.log.read_text()[-5000:])
+        raise
+    finally:
+        consumer.stop()
+    if "rabbitmq" in name:
+        assert broker.take(place) == []  # nothing was left unacknowledged
+    lines = eye("SELECT message_id, account, cents FROM ledger")
+    assert {id_: (account, cents) for id_, account, cents in lines} == booked and len(lines) == len(booked)
+    events = eye("SELECT aggregateid, convert_from(payload, 'UTF8')::jsonb ->> 'cents' FROM semel.outbox")
+    assert sorted(events) == sorted((account, str(cents)) for account, cents in booked.values())
+    statuses = dict(eye("SELECT message_id, status FROM semel.inbox"))
+    assert {id_: statuses[id_] for id_ in becomes} == becomes
+    assert [status for id_, status in statuses.items() if id_.startswith("sha256:")] == ["quarantined"]
+    assert eye("SELECT count(*) FROM semel.inbox WHERE status = 'dead' AND payload IS NULL")[0][0] == 0
+
+
+# What nobody can record ends the process, and names what to do
+@pytest.mark.parametrize("name", MODULES)
+def test_example_without_a_schema_ends_with_its_name(name, pg_server, tmp_path, broker):  # noqa: F811
+    shop = Shop(pg_server, "bare")
+    consumer = Consumer(name, shop, "nothing", tmp_path, broker)
+    Eye(shop)("DROP SCHEMA semel CASCADE")
+    consumer.start()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        assert consumer.process.wait(60) == 1
+    assert "semel migrate" in consumer.log.read_text()
