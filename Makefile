@@ -21,7 +21,7 @@ test:
 	@tools/test
 
 test-long:
-	@tools/setup build test
+	@tools/setup build test long
 	@tools/test long
 
 lint:
