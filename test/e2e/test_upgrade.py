@@ -20,8 +20,9 @@ LEDGER = "CREATE TABLE ledger (payment text)"
 
 
 def settings(store, listen):
-    return {"store": store.url, "routes": {"billing": {
-        "from": listen.settings(), "timed_ids": False, "values": ["id"], "do": {"sql": "INSERT INTO ledger VALUES ($1)"}}}}
+    route = {"from": listen.settings(), "timed_ids": False, "values": ["id"],
+             "do": {"sql": "INSERT INTO ledger VALUES ($1)"}}
+    return {"store": store.url, "routes": {"billing": route}}
 
 
 def post(listen, id):
@@ -88,7 +89,8 @@ def test_a_running_program_serves_a_newer_schema_until_it_reconnects(tmp_path, p
 # ---- the locks of the migrations
 
 
-MODES = {"ShareLock": "SHARE", "ShareRowExclusiveLock": "SHARE ROW EXCLUSIVE", "AccessExclusiveLock": "ACCESS EXCLUSIVE"}
+MODES = {"ShareLock": "SHARE", "ShareRowExclusiveLock": "SHARE ROW EXCLUSIVE",
+         "AccessExclusiveLock": "ACCESS EXCLUSIVE"}  # from weak to strong
 
 
 def documented_locks():
