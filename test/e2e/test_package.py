@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """How Semel comes onto a machine: what tools/setup asks, the Debian packages in a bare Debian 12, the Containerfile.
 
-The packages are built and installed with SEMEL_LONG=1, as root, where debootstrap and debhelper are; the bare system is
-kept in ~/.cache/semel for the next time. No test builds the image: that needs a container engine.
+The packages are built (or taken from the folder SEMEL_DEB) and installed with SEMEL_LONG=1, as root, where debootstrap
+and debhelper are; the bare system is kept in ~/.cache/semel for the next time. No test builds the image: that needs a container engine.
 """
 import os
 import pathlib
@@ -171,14 +171,16 @@ def root():
     for program in ("debootstrap", "dh", "unshare"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (tools/setup long)")
-    subprocess.run([SOURCE / "tools/deb"], check=True)
+    built = pathlib.Path(os.environ.get("SEMEL_DEB", SOURCE / "build" / "deb"))
+    if "SEMEL_DEB" not in os.environ:
+        subprocess.run([SOURCE / "tools/deb"], check=True)
     folder = tempfile.mkdtemp(prefix="semel-root-")
     try:
         os.chmod(folder, 0o755)
         bare(folder)
         os.mkdir(f"{folder}/packages")
         for name in PACKAGES:
-            (made,) = (SOURCE / "build" / "deb").glob(f"{name}_{version()}_*.deb")
+            (made,) = built.glob(f"{name}_{version()}_*.deb")
             shutil.copy(made, f"{folder}/packages/{name}.deb")
         yield Root(folder)
     finally:
@@ -206,7 +208,7 @@ def test_library_extension_manual_and_completions_work_and_are_purged(root):
     root.install(*(f"/packages/{name}.deb" for name in PACKAGES))
     root.run("cc -Wall -Werror -o /tmp/three /usr/share/doc/libsemel-dev/examples/three_lines.c"
              " $(pkg-config --cflags --libs semel sqlite3) && /tmp/three /tmp/three.db | grep -qx 'sold 1 tea'")
-    assert root.run("echo \"SELECT load_extension('semel'); SELECT semel_migrate() > 0;\" |"
+    assert root.run("echo \"SELECT load_extension('./semel'); SELECT semel_migrate() > 0;\" |"
                     " (cd /usr/lib/*/sqlite3 && sqlite3 /tmp/ext.db)").split() == ["1"]
     assert len(root.run("man -w semel libsemel").splitlines()) == 2
     root.run("bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader semel; complete -p semel'")
