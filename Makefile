@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 #
-# The front door. Needs make and bash; each target installs what else it needs (Debian 12: tools/setup).
+# The front door. Needs make and bash; a target asks before it installs what else it needs (Debian 12:
+# tools/setup; YES=1 or CI is a yes).
 # The build itself is meson's: see meson.build, meson_options.txt and tools/configure.
-.PHONY: all demo bench test test-long lint format install clean help
+.PHONY: all demo bench test test-long lint format deb install clean help
 
 all:
 	@tools/setup build
@@ -20,7 +21,7 @@ test:
 	@tools/test
 
 test-long:
-	@tools/setup build test
+	@tools/setup build test long
 	@tools/test long
 
 lint:
@@ -32,8 +33,11 @@ format:
 	@tools/setup test
 	@tools/lint/external.py format --fix
 
+deb:
+	@tools/setup build deb
+	@tools/deb
+
 install:
-	@tools/setup build docs
 	@tools/configure default
 	ninja -C build/default
 	meson install -C build/default --no-rebuild
@@ -49,5 +53,6 @@ help:
 	@echo 'make test-long  the same, with the long versions of the tests'
 	@echo 'make lint       the checks of tools/lint only'
 	@echo 'make format     clang-format over the C files'
+	@echo 'make deb        Debian packages, in build/deb'
 	@echo 'make install    install program, library, extension, headers and manual (DESTDIR is honoured)'
 	@echo 'make clean      remove build/'
