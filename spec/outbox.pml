@@ -13,12 +13,14 @@
  *   - first occurrences are in order, whatever is killed, stopped past its lease, refused or unknown;
  *   - completeness: once the world has calmed down, each round of the owner of the shard brings an event further,
  *     until every committed event is published and both tables are empty; and nobody waits for ever;
- *   - without STOPS (no relay is stopped inside a call to the broker) an aggregate never goes back.
+ *   - without STOPS (no relay is stopped inside a call to the broker) an aggregate never goes back;
+ *   - ONCE: where nothing fails, nothing comes twice.
  *
  * Macros that change the world: SINGLE_WRITER: a transaction is one step, so that numbers are in the order of commits
  * and nothing has to be proven (SQLite). STOPS: leases and clocks do not count: a lease may end while its relay is
  * inside a call, as if the process was stopped there, and a call may begin after it. RUNS: the sink takes consecutive
- * events of an aggregate in one request, whole or not at all. LATE: a request without an answer may reach the broker at
+ * events of an aggregate in one request, whole or not at all. AHEAD: the same, and while a call is on its way the relay
+ * deletes what the call before has confirmed, and reads on. LATE: a request without an answer may reach the broker at
  * any later time. ORDER_ONLY: an aggregate may go back.
  * Macros that remove a guard have the prefix NO_. The model must fail with each of them.
  */
@@ -54,6 +56,9 @@
 #define ROWS 2 /* that a scan reads at most */
 #endif
 #define SCANS 3
+#ifdef AHEAD
+#define RUNS
+#endif
 #define WRITERS 3
 
 #define BIT(n) (1 << ((n) - 1))
@@ -102,6 +107,9 @@ inline take(e)
 #if !defined(STOPS) && !defined(RUNS) && !defined(ORDER_ONLY)
     assert((taken & MATES(e) & ABOVE(e)) == 0); /* the aggregate does not go back */
 #endif
+#ifdef ONCE
+    assert(!IN(taken, e));
+#endif
     taken = taken | BIT(e);
 }
 
@@ -147,14 +155,18 @@ proctype Writer(byte me; bool a; byte puts)
         }
     :: puts == 0 -> break
     od;
-    if
-    :: d_step { committed = committed | mine; outbox = outbox | mine } /* it is visible before its locks are free */
-    :: true                                                            /* ROLLBACK */
-    fi;
-    d_step {
-        holds = holds & ~me;
-        a_locked = a_locked && !a;
+    atomic {
+        if
+        :: d_step { committed = committed | mine; outbox = outbox | mine }
+        :: true /* ROLLBACK */
+        fi;
+        a_locked = a_locked && !a; /* a row that it has locked is free when others see its commit */
         mine = 0;
+#ifdef NO_SEEN_LEFT_OUT /* a prepared one holds the sequence a little longer */
+    }
+    atomic {
+#endif
+        holds = holds & ~me; /* outbox_holders leaves out those whose commit can be seen */
         ended++
     }
 #ifdef SINGLE_WRITER
@@ -221,6 +233,34 @@ inline set_aside(set, with_due)
         wake(set)
     :: else /* fenced: the step goes on without it */
     fi
+}
+
+/* outbox_read */
+inline read_rows(above)
+{
+    rows = 0;
+    held = 0;
+    last_row = 0;
+    e = 0; /* rows, as a number */
+    n = (above) + 1;
+    do
+    :: n <= EVENTS && e < ROWS ->
+        if
+        :: IN(outbox, n) ->
+            e++;
+            rows = rows | BIT(n);
+#ifndef NO_HELD
+            held = ((aside & MATES(n) & BELOW(n)) != 0 -> held | BIT(n) : held);
+#endif
+            last_row = n
+        :: else
+        fi;
+        n++
+    :: else -> break
+    od;
+    exhausted = e < ROWS;
+    e = 0;
+    n = 0
 }
 
 /* ---- core/starts.c ------------------------------------------------------------------------------- */
@@ -307,6 +347,18 @@ inline starts_scanned()
     :: true                                        \
     fi
 
+/* list_ahead, may_read_ahead: nothing can appear below what is read ahead, and all that was read is about to be sent. */
+#ifdef NO_PROOF_AHEAD
+#define PROVEN true
+#else
+#define PROVEN (last_row <= sure)
+#endif
+#ifdef NO_ALL_SENT
+#define ALL_SENT (sends != 0)
+#else
+#define ALL_SENT (sends == rows && moves == 0 && !any_aside)
+#endif
+
 #ifdef NO_LOWEST_FIRST
 #define LOWEST(n) true
 #else
@@ -324,11 +376,29 @@ inline forget_scan()
     n = 0
 }
 
+/* What was read ahead and will not be used. */
+inline forget_ahead()
+{
+    ahead = false;
+    sure = 0;
+    forget_scan()
+}
+
+inline begin_round()
+{
+    quiet = CALM && busy == 0;
+    busy++;
+    outbox_before = (quiet -> outbox & ~gone : 0);
+    aside_before = (quiet -> aside : 0)
+}
+
 inline forget_round()
 {
-    forget_scan();
     started = false;
     called = false;
+    smooth = false;
+    reads = false;
+    from = 0;
     quiet = false;
     busy--;
     outbox_before = 0;
@@ -345,13 +415,19 @@ proctype Relay(bool first)
     byte n, e, scans;
     byte rows, held, last_row;                 /* of the scan */
     bool exhausted;
-    byte ready;                                /* of aside_read */
+    bool any_aside;                            /* aside_read gave some */
     byte sends, sends_aside, moves, moves_due; /* the plan */
-    bool crowded, down;                        /* A has too many waiting events; the destination of A is down */
+    bool crowded;                              /* A has too many waiting events */
+    byte down;                                 /* the destination of A is down; 2: and no other one works */
     byte sent, stop;                           /* aggregates, 1: A, 2: B */
     bool started, called;
     byte request;                              /* the one that is under way */
     byte ok, ok_aside, failed, refused;        /* what came of it */
+    byte gone;                                 /* confirmed, and not deleted yet */
+    bool ahead;                                /* what was read is of the scan during the last call */
+    bool reads, smooth;                        /* this call has such a scan; all of the call was confirmed */
+    byte from, stage;                          /* where it starts; what comes next of it: below */
+    byte sure;                                 /* the floor, when the scan began */
     bool quiet;                                /* ghosts: the round began in a calm world, alone, ... */
     byte outbox_before, aside_before;          /* ... and what was there */
 
@@ -362,6 +438,10 @@ step:
         :: DONE -> goto end
         :: gifts > 0 && owned && owner == token -> /* semel__relay_leave */
             gifts--;
+#ifndef NO_DELETE_LEAVING
+            outbox = outbox & ~gone;
+#endif
+            d_step { gone = 0; forget_ahead() }
             live = live & ~BIT(token);
             owner = 0;
             token = 0;
@@ -369,7 +449,16 @@ step:
             owned = false;
             goto step
         :: owner == 0 || owner == token || !IN(live & ~over, owner) /* who owns no shard does nothing but beat */
+#ifdef AHEAD
+        :: ahead && joined -> d_step { begin_round() } goto scanned     /* it is not time for a beat */
+#endif
         fi;
+        d_step {
+#ifndef NO_DELETE_FIRST
+            outbox = outbox & ~gone; /* before it beats, and before it scans from the start */
+#endif
+            gone = 0
+        }
         if
         :: true
         :: owner != token -> owned = false /* it has beaten while the shard was somebody else's */
@@ -388,6 +477,7 @@ step:
                     live = live & ~BIT(token)
                 :: else
                 fi;
+                forget_ahead();
                 tokens++;
                 assert(tokens <= 8);                   /* there is a bit for it */
                 token = tokens;                        /* relay_join */
@@ -397,16 +487,17 @@ step:
             at = (owned -> at : 0);                    /* semel__starts_reset */
             base = (owned -> base : 0);
             owner = token;
+            if
+            :: !owned -> forget_ahead()
+            :: else
+            fi;
             owned = true;
-            quiet = CALM && busy == 0;
-            busy++;
-            outbox_before = (quiet -> outbox : 0);
-            aside_before = (quiet -> aside : 0)
+            begin_round()
         }
         /* note, about once per second: not in each step. */
         if
         :: goto scan
-#ifndef SINGLE_WRITER
+#if !defined(SINGLE_WRITER) || defined(AHEAD)
         :: forgets > 0 -> forgets--; starts_forget(); goto scan
 #ifdef NO_NUMBER_FIRST
         :: n = holds
@@ -425,6 +516,12 @@ step:
         n = 0
     }
 scan:
+#ifdef AHEAD
+    if
+    :: ahead -> goto scanned /* take_ahead */
+    :: else
+    fi;
+#endif
 #ifdef NO_LOOK_AFTER_SCAN
     atomic {
         if
@@ -436,31 +533,7 @@ scan:
     /* read_events: outbox_read */
     atomic {
         MAY_FAIL;
-        d_step {
-            rows = 0;
-            held = 0;
-            last_row = 0;
-            e = 0; /* rows, as a number */
-            n = at + 1;
-            do
-            :: n <= EVENTS && e < ROWS ->
-                if
-                :: IN(outbox, n) ->
-                    e++;
-                    rows = rows | BIT(n);
-#ifndef NO_HELD
-                    held = ((aside & MATES(n) & BELOW(n)) != 0 -> held | BIT(n) : held);
-#endif
-                    last_row = n
-                :: else
-                fi;
-                n++
-            :: else -> break
-            od;
-            exhausted = e < ROWS;
-            e = 0;
-            n = 0
-        }
+        d_step { sure = floor; read_rows(at) }
 #if !defined(NO_LOOK_AFTER_SCAN) && !defined(NO_LOOK)
         if
         :: apart == 0 -> goto scanned
@@ -488,16 +561,21 @@ scanned:
         if
         :: true
         :: troubles > 0 && (rows & of_a) != 0 -> troubles--; crowded = true
-        :: troubles > 0 && ((rows | aside) & of_a) != 0 -> troubles--; down = true
+        :: troubles > 0 && ((rows | aside) & of_a) != 0 -> troubles--; down = 1
+        :: troubles > 0 && ((rows | aside) & of_a) != 0 -> troubles--; down = 2
         fi;
         d_step {
-            starts_scanned();
+            if
+            :: ahead -> quiet = false; outbox_before = 0; aside_before = 0 /* it looks at a part only */
+            :: else -> starts_scanned()
+            fi;
             n = 1;
             do
             :: n <= EVENTS ->
                 if /* plan_aside, may_go_from_aside: the first of its aggregate in both tables */
-                :: IN(aside & due & ~publishing, n) && (aside & MATES(n) & BELOW(n)) == 0 && LOWEST(n) &&
-                   !(down && IN(of_a, n)) -> sends_aside = sends_aside | BIT(n)
+                :: !ahead && IN(aside & due & ~publishing, n) && (aside & MATES(n) & BELOW(n)) == 0 ->
+                    any_aside = true;
+                    sends_aside = (LOWEST(n) && !(down && IN(of_a, n)) -> sends_aside | BIT(n) : sends_aside)
                 :: else
                 fi;
                 if /* plan_event */
@@ -514,9 +592,9 @@ scanned:
                         moves_due = moves_due | BIT(n);
                         stop = stop | AGGREGATE(n)
 #endif
-                    :: down && IN(of_a, n) && (sent & AGGREGATE(n)) == 0 -> /* and another destination works */
-                        moves = moves | BIT(n);
-                        moves_due = moves_due | BIT(n);
+                    :: down && IN(of_a, n) && (sent & AGGREGATE(n)) == 0 ->
+                        moves = (down == 1 -> moves | BIT(n) : moves);
+                        moves_due = moves_due | (moves & BIT(n));
                         stop = stop | AGGREGATE(n)
                     :: else ->
                         sends = sends | BIT(n);
@@ -526,9 +604,14 @@ scanned:
                 n++
             :: else -> break
             od;
-            forget_scan();
+#ifdef AHEAD
+            reads = !exhausted && PROVEN && ALL_SENT;
+            from = (reads -> last_row : 0);
+#endif
+            forget_ahead();
+            any_aside = false;
             crowded = false;
-            down = false;
+            down = 0;
             sent = 0;
             stop = 0
         }
@@ -540,8 +623,13 @@ scanned:
             MAY_FAIL;
             d_step { set_aside(moves, moves_due); moves = 0; moves_due = 0 }
         }
+    :: atomic { /* delete_gone, where nothing is read during the call */
+            moves == 0 && gone != 0 && !reads && !called ->
+            MAY_FAIL;
+            d_step { outbox = outbox & ~gone; gone = 0 }
+        }
     :: atomic { /* start_aside, start_body: a committed start, by the owner */
-            moves == 0 && sends_aside != 0 && !started ->
+            moves == 0 && sends_aside != 0 && !started && (gone == 0 || reads) ->
             MAY_FAIL;
             d_step {
 #ifdef NO_TOKEN_STARTING
@@ -560,11 +648,15 @@ scanned:
             }
         }
     :: atomic { /* hand_over: a call starts only under a lease that outlasts it */
-            moves == 0 && (sends | sends_aside) != 0 && (sends_aside == 0 || started) && !called ->
+            moves == 0 && (sends | sends_aside) != 0 && (sends_aside == 0 || started) && (gone == 0 || reads) &&
+            !called ->
             MAY_FAIL;
             called = true;
+            smooth = true;
+            stage = (reads -> 1 : 0); /* start_ahead */
+            sure = floor;
             if
-            :: IN(over, token) -> failed = sends_aside; sends = 0; sends_aside = 0
+            :: IN(over, token) -> failed = sends_aside; sends = 0; sends_aside = 0; smooth = false
 #if defined(STOPS) || defined(NO_LEASE_FOR_CALL)
             :: true ->
 #else
@@ -576,6 +668,45 @@ scanned:
                 calling = calling | BIT(token)
             fi
         }
+#ifdef AHEAD
+#define MAY_BREAK /* a failure is noticed when the call has ended: end_ahead */ \
+    if                                                                         \
+    :: failures > 0 -> failures--; stage = 4                                   \
+    :: true                                                                    \
+    fi
+    :: atomic { /* the store, while the sink publishes: deletes ... */
+            stage == 1 ->
+            d_step { outbox = outbox & ~gone; gone = 0; stage = 2 }
+            MAY_BREAK
+        }
+    :: atomic { /* ... reads on ... */
+            stage == 2 ->
+            d_step {
+                read_rows(from);
+                ahead = rows != 0;
+                from = 0;
+#ifdef NO_LOOK_AHEAD
+                stage = 0
+#else
+                stage = (apart == 0 -> 0 : 3)
+#endif
+            }
+            MAY_BREAK
+        }
+    :: atomic { /* ... and looks who holds the sequence */
+            stage == 3 ->
+            if
+            :: (apart & holds) != apart -> d_step { starts_ended(holds); forget_ahead() }
+            :: else
+            fi;
+            stage = 0;
+            MAY_BREAK
+        }
+    :: atomic {
+            stage == 4 && (sends | sends_aside) == 0 ->
+            goto cut_off
+        }
+#endif
     :: atomic { /* the sink: a request is taken, refused, or left without an answer; from aside first, then by number */
             (sends | sends_aside) != 0 && called ->
             MAY_FAIL;
@@ -597,10 +728,12 @@ scanned:
                 ok_aside = (sends_aside != 0 -> ok_aside | request : ok_aside)
             :: refusals > 0 -> /* of a request with several events the sink blames the first one, sent alone */
                 refusals--;
+                smooth = false;
                 refused = (sends_aside == 0 -> refused | BIT(n) : refused);
                 failed = (sends_aside != 0 -> failed | BIT(n) : failed)
             :: unknowns > 0 -> /* it stays in the outbox, or its start is taken back */
                 unknowns--;
+                smooth = false;
                 failed = (sends_aside != 0 -> failed | BIT(n) : failed);
                 if
                 :: true
@@ -619,9 +752,21 @@ scanned:
             }
         }
     :: atomic { /* write_outcome, confirm_body: no token is needed to delete what was published */
-            (sends | sends_aside) == 0 && (ok | ok_aside) != 0 ->
+            (sends | sends_aside | stage) == 0 && (ok | ok_aside) != 0 ->
             MAY_FAIL;
             d_step {
+#ifdef NO_ALL_CONFIRMED
+                if
+                :: ahead ->
+#else
+                if
+                :: ahead && smooth ->          /* go_on */
+#endif
+                    assert(gone == 0);
+                    gone = ok;
+                    ok = 0
+                :: else
+                fi;
                 outbox = outbox & ~ok;         /* outbox_delete */
                 aside = aside & ~ok_aside;     /* aside_delete */
                 due = due & aside;
@@ -637,21 +782,31 @@ scanned:
             }
         }
     :: atomic { /* fail_body: aside_fail */
-            (sends | sends_aside | ok | ok_aside) == 0 && failed != 0 ->
+            (sends | sends_aside | stage | ok | ok_aside) == 0 && failed != 0 ->
             MAY_FAIL;
             d_step { release(IN(failed, n) && by[n] == token); failed = 0 }
         }
     :: atomic { /* move_body, for those that were refused */
-            (sends | sends_aside | ok | ok_aside | failed) == 0 && refused != 0 ->
+            (sends | sends_aside | stage | ok | ok_aside | failed) == 0 && refused != 0 ->
             MAY_FAIL;
             d_step { set_aside(refused, refused); refused = 0 }
         }
-    :: (moves | sends | sends_aside | ok | ok_aside | failed | refused) == 0 -> break
+    :: (moves | sends | sends_aside | stage | ok | ok_aside | failed | refused) == 0 && (gone == 0 || called) -> break
     od;
 done:
     atomic {
-        assert(!quiet || owner != token || outbox != outbox_before || aside != aside_before || COMPLETE);
-        d_step { forget_round() }
+        assert(!quiet || owner != token || (outbox & ~gone) != outbox_before || aside != aside_before || COMPLETE);
+        d_step {
+            if
+#ifdef NO_ALL_CONFIRMED
+            :: ahead
+#else
+            :: ahead && smooth
+#endif
+            :: else -> forget_ahead()
+            fi;
+            forget_round()
+        }
         goto step
     }
 killed: /* another process takes its place */
@@ -659,7 +814,8 @@ killed: /* another process takes its place */
         dead = dead | BIT(token);
         calling = calling & ~BIT(token);
         token = 0;
-        owned = false
+        owned = false;
+        gone = 0
     }
 cut_off:
     atomic {
@@ -675,6 +831,8 @@ cut_off:
             ok_aside = 0;
             failed = 0;
             refused = 0;
+            stage = 0;
+            forget_ahead();
             forget_round()
         }
         goto step

@@ -391,12 +391,16 @@ static semel_status beat_body(struct semel_relay *relay, int64_t now_us, void *c
 static semel_status beat(struct semel_relay *relay, int64_t steady_us, struct semel_error *err)
 {
     struct beat beat = {0};
-    semel_status status = transact(relay, beat_body, &beat, err);
+    semel_status status = delete_gone(relay, err); /* whoever gets a shard now sends nothing of that again */
+    if (status == SEMEL_OK)
+        status = transact(relay, beat_body, &beat, err);
     if (status != SEMEL_OK) {
         relay->joined = relay->joined && status == SEMEL_RETRY;
         return status;
     }
     relay->joined = true;
+    if (beat.token != relay->token || beat.n_owned == 0) /* others may have had the shards meanwhile */
+        relay->ahead.ready = false;
     relay->token = beat.token;
     relay->n_owned = beat.n_owned;
     relay->lease_until_us = steady_us + relay->options.lease_us; /* from before it was asked for */

@@ -225,6 +225,17 @@ class Server:
                             {plain(name).decode(): plain(value).decode() for name, value in pairs}))
         return records
 
+    def numbers(self, topic, partitions=1):
+        """The key and the number `n` at the beginning of the payload of every record, one after the other: of topics
+        that are too large for read()."""
+        with subprocess.Popen([BUILD / "kafka_tool", self.address, "read", topic, str(partitions)], text=True,
+                              stdout=subprocess.PIPE) as process:
+            for line in process.stdout:
+                _, _, key, payload, _ = line.split(" ", 4)
+                number = bytes.fromhex(payload[1:81]).split(b",")[0].removeprefix(b'{"n": ')
+                yield bytes.fromhex(key[1:]).decode(), int(number)
+        assert process.returncode == 0
+
     def committed(self, group, topic, partitions=1):
         """What the server keeps for the group, a list by partition; None: nothing."""
         offsets = map(int, self.tool("committed", group, topic, partitions).stdout.split())

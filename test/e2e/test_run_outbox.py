@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -331,6 +332,134 @@ def test_the_relay_of_an_sqlite_file(tmp_path, kafka):  # noqa: F811
     for _, key, payload, _ in kafka.read("sqlite-orders", PARTITIONS):
         came[key.decode()].append(json.loads(payload)["n"])
     assert came == {f"o{k}": [n for n in range(100) if n % 5 == k] for k in range(5)}
+
+
+# ---- many events ----
+
+# How many, and how large each is: small ones in the long form; in the short one so large that all of them together are
+# more than the relay may have.
+MANY, LARGE = (1_000_000, 200) if LONG else (8_000, 8_000)
+MEMORY_MB = 64
+
+
+def put_many(outbox, many, aggregates=1000, each=None):
+    """Events 0 to many - 1 of so many aggregates in turn, in one transaction, or in several of `each` events."""
+    for first in range(0, many, each or many):
+        with outbox.db.cursor() as cursor:
+            cursor.execute("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, destination) "
+                           "SELECT gen_random_uuid(), 'order', 'm' || i %% %s, 'changed', "
+                           "convert_to('{\"n\": ' || i || ', \"x\": \"' || repeat('x', %s) || '\"}', 'UTF8'), %s "
+                           "FROM generate_series(%s, %s) AS i",
+                           (aggregates, LARGE, outbox.name, first, min(first + (each or many), many) - 1))
+
+
+def check_many(outbox, many, aggregates=1000):
+    """All came, each aggregate in order."""
+    last, again = {}, 0
+    for key, n in outbox.kafka.numbers(outbox.name, PARTITIONS) if LONG else ():  # the others take long to print
+        if n > last.get(key, -1):
+            assert n == last.get(key, int(key[1:]) - aggregates) + aggregates, (key, n)
+            last[key] = n
+        else:
+            again += 1
+    assert not LONG or sum(n // aggregates + 1 for n in last.values()) == many
+    print("published again:", again)
+
+
+def check_memory(daemon, what):
+    """What the process had at most; a sanitizer has a memory of its own."""
+    status = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{daemon.process.pid}/status").read_text()
+                  .splitlines() if ":" in line)
+    peak_mb, now_mb = (int(status[name].split()[0]) / 1024 for name in ("VmHWM", "RssAnon"))
+    print(f"{what}: at most {peak_mb:.1f} MB resident; {now_mb:.1f} MB of it anonymous now")
+    sanitized = re.search(rb"lib[at]san\.so", pathlib.Path(binary()).read_bytes())
+    assert sanitized or peak_mb < MEMORY_MB
+
+
+def test_a_transaction_with_very_many_events_needs_little_memory(tmp_path, outbox):
+    # O2, O5
+    with Daemon(tmp_path, outbox.settings()) as daemon:
+        daemon.ready()
+        put_many(outbox, MANY)
+        daemon.until(lambda: outbox.left() == 0, "all are published", 1200)
+        check_memory(daemon, f"{MANY} events of one transaction")
+    check_many(outbox, MANY)
+
+
+def test_a_broker_that_is_down_while_very_many_events_arrive_costs_little_memory(tmp_path, outbox):
+    # O2, P63
+    with Daemon(tmp_path, outbox.settings(retry={"first": "100ms", "ceiling": "1s"})) as daemon:
+        daemon.ready()
+        put_many(outbox, 1)
+        daemon.until(lambda: outbox.left() == 0, "the first is published")
+        outbox.kafka.stop()
+        put_many(outbox, MANY, each=MANY // 20)
+        daemon.until(lambda: daemon.lines("destination is down") or daemon.lines("cannot publish"), "it is noticed")
+        failed = daemon.metric("semel_outbox_results_total", outbox="orders", result="retried")
+        daemon.until(lambda: daemon.metric("semel_outbox_results_total", outbox="orders", result="retried") > failed,
+                     "it is tried again while all are there")
+        assert outbox.ask("SELECT count(*) FROM semel.outbox") == MANY
+        check_memory(daemon, f"{MANY} events that wait for a broker")
+        outbox.kafka.start()
+        daemon.until(lambda: outbox.left() == 0, "all are published", 1200)
+        check_memory(daemon, "and after they were published")
+    check_many(outbox, MANY)
+
+
+WAITING = 200_000 if LONG else 2_000
+SHARD = "(get_byte(decode(md5('order/' || {}), 'hex'), 0) & 63)"
+
+
+def put_waiting(outbox, first_bytes):
+    """An aggregate `hot` with very many events, of which the first has so many bytes; the names of others of its
+    shard."""
+    with outbox.db.cursor() as cursor:
+        cursor.execute("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, destination) "
+                       "SELECT gen_random_uuid(), 'order', 'hot', 'changed', convert_to("
+                       "'{\"n\": ' || i || ', \"x\": \"' || repeat('x', CASE i WHEN 0 THEN %s ELSE 1 END) || '\"}', "
+                       "'UTF8'), %s FROM generate_series(0, %s) AS i", (first_bytes, outbox.name, WAITING - 1))
+        cursor.execute("SELECT 'o' || i FROM generate_series(1, 10000) AS i WHERE " + SHARD.format("'o' || i") + " = " +
+                       SHARD.format("'hot'") + " LIMIT 20")
+        return [name for name, in cursor.fetchall()]
+
+
+def check_neighbours(daemon, outbox, names, at_least):
+    """Those of the shard that come behind `hot` pass it while it waits."""
+    def waits():
+        return outbox.ask("SELECT count(*) FROM semel.outbox_event WHERE aggregateid = 'hot'")
+
+    def pass_by():
+        began = time.monotonic()
+        for name in names:
+            outbox.put(name, 0)
+        daemon.until(lambda: outbox.ask("SELECT count(*) FROM semel.outbox_event WHERE aggregateid <> 'hot'") == 0,
+                     "the others of the shard are published", 300)
+        return time.monotonic() - began
+    first, then = pass_by(), sorted(pass_by() for _ in range(5))
+    print(f"{WAITING} events of one aggregate: others of its shard after {first:.2f} s, then {then} s; {waits()} wait")
+    assert waits() >= at_least
+    assert then[2] < 5
+
+
+def test_an_aggregate_with_very_many_events_behind_a_refused_one_does_not_delay_its_shard(tmp_path, outbox):
+    # O5, P69, P113
+    outbox.kafka.topic(f"{outbox.name}-small", PARTITIONS, {"max.message.bytes": 2000})
+    outbox.name = f"{outbox.name}-small"
+    names = put_waiting(outbox, 5000)
+    with Daemon(tmp_path, outbox.settings(retry={"first": "1h", "ceiling": "1h"})) as daemon:
+        check_neighbours(daemon, outbox, names, WAITING)
+    came = outbox.came()
+    assert set(came) == set(names)
+
+
+def test_an_aggregate_with_very_many_events_does_not_delay_its_shard_where_one_goes_at_a_time(tmp_path, outbox):
+    # O5, P69, P113
+    names = put_waiting(outbox, 1)
+    with Daemon(tmp_path, outbox.settings(in_flight=1)) as daemon:
+        check_neighbours(daemon, outbox, names, WAITING // 2)
+        daemon.ready()
+    hot = [n for _, n in dict.fromkeys(outbox.came()["hot"])]
+    assert hot == list(range(len(hot)))
 
 
 # ---- notifications ----

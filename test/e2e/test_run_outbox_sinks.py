@@ -14,6 +14,7 @@ import psycopg2
 import pytest
 
 from daemon import Daemon
+from debugger import Debugger
 from kafka import kafka  # noqa: F401
 from pg import Database, Server, free_port, pg, pg_server, wait_for  # noqa: F401
 from rabbit import rabbit  # noqa: F401
@@ -37,11 +38,11 @@ class Outbox:
         self.db = psycopg2.connect(self.url)
         self.db.autocommit = True
 
-    def put(self, key, to=None, db=None):
+    def put(self, key, to=None, db=None, lock=True):
         n = len(self.put_there[key])
         with (db or self.db).cursor() as cursor:
-            cursor.execute("SELECT semel.outbox_put('order', %s, 'changed', %s, destination => %s, lock => true)",
-                           (key, json.dumps({"key": key, "n": n}), to))
+            cursor.execute("SELECT semel.outbox_put('order', %s, 'changed', %s, destination => %s, lock => %s)",
+                           (key, json.dumps({"key": key, "n": n}), to, lock))
             self.put_there[key].append((cursor.fetchone()[0], n))
 
     def fill(self, to=None, keys=None):
@@ -236,6 +237,48 @@ def test_a_prepared_transaction_that_outlives_the_server(tmp_path, outbox, kafka
             slow.put("late")
             daemon.until(lambda: slow.left() == 0, "all have gone")
         slow.check([(headers["id"], payload) for _, _, payload, headers in kafka.read("prepared", 4)])
+    finally:
+        server.done()
+
+
+def test_a_prepared_transaction_is_seen_before_its_locks_are_free(tmp_path, kafka):  # noqa: F811
+    # O5, P1, P105: the next writer has the row while the prepared one still holds the sequence
+    server = Server("max_prepared_transactions=5")
+    try:
+        database = Database(server, "prepared")
+        assert database.semel("migrate").code == 0
+        kafka.topic("seen", 4)
+        slow, writer, ender = Outbox(database.url), psycopg2.connect(database.url), Outbox(database.url).db
+        database.sql("CREATE TABLE account (n integer); INSERT INTO account VALUES (0);")
+
+        def book(db):
+            with db.cursor() as cursor:
+                cursor.execute("UPDATE account SET n = n + 1")
+            slow.put("late", db=db, lock=False)
+        with Daemon(tmp_path, settings(slow, {"kafka": kafka.address, "topic": "seen"})) as daemon:
+            daemon.ready()
+            book(writer)
+
+            def is_set_apart():
+                slow.put("busy")
+                held_by = json.loads(daemon.get("/v1/routes")[1])["outboxes"][0]["held_by_pid"]
+                return held_by == writer.info.backend_pid
+            daemon.until(is_set_apart, "it is set apart")
+            with writer.cursor() as cursor:
+                cursor.execute("PREPARE TRANSACTION 'late'")
+            writer.close()
+            debugger = Debugger(ender.info.backend_pid, "lock_twophase_postcommit")
+            commit = threading.Thread(target=lambda: ender.cursor().execute("COMMIT PREPARED 'late'"))
+            commit.start()
+            try:
+                debugger.wait()
+                book(slow.db)
+                daemon.until(lambda: slow.left("aggregateid = 'late'") < 2, "one of both is published")
+            finally:
+                debugger.end()
+                commit.join()
+            daemon.until(lambda: slow.left() == 0, "all have gone", 120)
+        slow.check([(headers["id"], payload) for _, _, payload, headers in kafka.read("seen", 4)])
     finally:
         server.done()
 

@@ -17,6 +17,7 @@ MEMORY_MB = 12000 if LONG else 1000
 # A failure of its own ends most searches, so each world spends its bounds on one subject.
 STILL = "FAILURES=0 EXPIRIES=0 REFUSALS=0 UNKNOWNS=0 TROUBLES=0 "
 ONE = "SINGLE_WRITER B_PUTS=0 "
+AHEAD = "AHEAD ROWS=1 "
 WORLDS = {
     "inbox-atomic": "ATOMIC",
     "inbox-keyed": "KEYED",
@@ -33,11 +34,20 @@ WORLDS = {
     "outbox-unknown": ONE + "FAILURES=0 TROUBLES=0",
     "outbox-runs": ONE + "FAILURES=0 UNKNOWNS=0 RUNS STOPS",
     "outbox-delayed": ONE + "FAILURES=0 TROUBLES=0 LATE ORDER_ONLY",
+    "outbox-ahead-numbers": STILL + AHEAD + "A_PUTS=2 B_PUTS=0",
+    "outbox-ahead-refused": ONE + AHEAD + "FAILURES=0 EXPIRIES=0 UNKNOWNS=0",
+    "outbox-ahead-crash": ONE + AHEAD + "EXPIRIES=0 UNKNOWNS=0",
+    "outbox-ahead-down": "SINGLE_WRITER AHEAD FAILURES=0 EXPIRIES=0 UNKNOWNS=0 REFUSALS=0",
+    "outbox-ahead-once": ONE + AHEAD + "FAILURES=0 EXPIRIES=0 UNKNOWNS=0 GIFTS=1 ONCE",
 }
 LARGER = {
     "inbox-larger-atomic": "ATOMIC DEATHS=2 LOST=2 COPIES=3",
     "inbox-larger-keyed": "KEYED DEATHS=2 LOST=2",
     "inbox-larger-outside": "OUTSIDE DEATHS=2",
+    "outbox-larger-ahead-numbers": STILL + AHEAD,
+    "outbox-larger-ahead-stops": ONE + AHEAD + "FAILURES=0 UNKNOWNS=0 STOPS",
+    "outbox-larger-ahead-unknown": ONE + AHEAD + "FAILURES=0 TROUBLES=0",
+    "outbox-larger-ahead-two": ONE + "AHEAD A_PUTS=3 FAILURES=0 EXPIRIES=0 UNKNOWNS=0",
     "outbox-larger-numbers": STILL + "FORGETS=1",
     "outbox-larger-numbers-takeover": STILL + "EXPIRIES=1 B_PUTS=0",
     "outbox-larger-numbers-crash": STILL + "FAILURES=1 B_PUTS=0",
@@ -63,6 +73,7 @@ GUARDS = [
     ("NO_NUMBER_FIRST", "outbox-numbers-late", "complete"),
     ("NO_LOOK_AFTER_SCAN", "outbox-numbers", "order"),          # store/records_relay.c read
     ("NO_LOOK", "outbox-numbers", "complete"),                  # core/relay.c read_events
+    ("NO_SEEN_LEFT_OUT", "outbox-numbers", "order"),            # relay.sql outbox_holders
     ("NO_SINGLE_REQUEST", "outbox-takeover", "order"),          # core/relay.c plan_event
     ("NO_DELETE_AFTER_CONFIRM", "outbox-crash", "complete"),    # core/relay.c write_outcome
     ("NO_TOKEN_MOVING", "outbox-takeover", "order"),            # core/relay.c move_body
@@ -71,6 +82,12 @@ GUARDS = [
     ("NO_WAKE", "outbox-takeover", "complete"),                 # relay.sql aside_wake
     ("NO_HELD", "outbox-takeover", "order"),                    # relay.sql outbox_read
     ("NO_LOWEST_FIRST", "outbox-takeover", "order"),            # core/relay.c may_go_from_aside
+    ("NO_PROOF_AHEAD", "outbox-larger-ahead-numbers", "order"),  # core/relay.c list_ahead
+    ("NO_LOOK_AHEAD", "outbox-larger-ahead-numbers", "order"),  # core/relay.c end_ahead
+    ("NO_ALL_SENT", "outbox-ahead-down", "order"),              # core/relay.c may_read_ahead
+    ("NO_ALL_CONFIRMED", "outbox-ahead-refused", "order"),      # core/relay.c go_on
+    ("NO_DELETE_FIRST", "outbox-ahead-once", "again"),          # core/relay.c run_round, beat
+    ("NO_DELETE_LEAVING", "outbox-ahead-once", "again"),        # core/relay.c semel__relay_leave
 ]
 
 # How pan shows each property when it fails: the beginning of the assertion, or the kind of the error.
@@ -82,6 +99,7 @@ PROPERTIES = {
     "ends": r"acceptance cycle",
     "order": r"assertion violated \(*committed&",
     "back": r"assertion violated \(*taken&",
+    "again": r"assertion violated  !\(\(\(taken&",
     "complete": r"assertion violated \(* !\(quiet\)",
 }
 

@@ -30,6 +30,12 @@ static void take(struct sink *sink, const struct semel_publish *item)
     copy(got->type, sizeof got->type, semel__pair_find(item->headers, item->n_headers, SEMEL_STR("ce_type")));
     got->has_user_header = semel__str_given(semel__pair_find(item->headers, item->n_headers, SEMEL_STR("shop")));
     got->has_foreign_id = semel__str_given(semel__pair_find(item->headers, item->n_headers, SEMEL_STR("id")));
+    copy(got->ce_id, sizeof got->ce_id, semel__pair_find(item->headers, item->n_headers, SEMEL_STR("ce_id")));
+    copy(got->traceparent, sizeof got->traceparent,
+         semel__pair_find(item->headers, item->n_headers, SEMEL_STR("traceparent")));
+    got->headers = item->n_headers;
+    for (size_t i = 0; i < item->n_headers; i++)
+        got->own += semel__header_is_ours(item->headers[i].name);
 }
 
 static semel_status sink_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,

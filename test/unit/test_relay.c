@@ -488,6 +488,46 @@ static void event_that_is_too_large_is_dead_and_the_rest_goes_on(void **state)
     assert_int_equal(count_in("_aside", "status = 'waiting'"), 1);
 }
 
+#define TRACE "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+static void insert_with_headers(const char *aggregate, const char *headers, const char *traceparent)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "INSERT INTO semel%coutbox (id, aggregatetype, aggregateid, type, headers, traceparent, created_at) "
+             "VALUES ('01890a5d-ac96-774b-bcce-b302099a80%02zx', 'order', '%s', 'e', '%s', %s, %s)",
+             on_postgres ? '.' : '_', strlen(headers) % 256, aggregate, headers, traceparent,
+             on_postgres ? "now()" : "0");
+    world_sql(rig.world, text);
+}
+
+/* P114: a plain INSERT has headers that outbox_put refuses: they are left out, in any case, and the others go. */
+static void headers_that_put_would_refuse_are_left_out_of_a_plain_insert(void **state)
+{
+    (void)state;
+    insert_with_headers("a",
+                        "{\"id\": \"x\", \"Id\": \"x\", \"ce_id\": \"x\", \"CE_TYPE\": \"x\", \"ce-id\": \"x\", "
+                        "\"ce_new\": \"x\", \"traceparent\": \"x\", \"TraceParent\": \"x\", \"webhook-id\": \"x\", "
+                        "\"Webhook-Signature\": \"x\", \"shop\": \"x\", \"identity\": \"y\", \"cents\": 7}",
+                        "'" TRACE "'");
+    insert_with_headers("b", "{\"traceparent\": \"x\"}", "NULL");
+    insert_with_headers("c", "{}", "NULL");
+    put("a", "a2", NULL);
+    steps(4);
+    assert_string_equal(got_of(&rig.sink, "a"), "e a2");
+    assert_int_equal(rig.sink.n, 4);
+    for (size_t i = 0; i < rig.sink.n; i++) {
+        const struct got *got = &rig.sink.got[i];
+        const bool traced = strcmp(got->key, "a") == 0 && strcmp(got->type, "e") == 0;
+        assert_string_equal(got->ce_id, got->id);
+        assert_false(got->has_foreign_id);
+        assert_string_equal(got->traceparent, traced ? TRACE : "");
+        assert_int_equal(got->own, traced ? 7 : 6);
+        assert_int_equal(got->headers - got->own, traced ? 3 : strcmp(got->type, "a2") == 0);
+    }
+    assert_int_equal(count_in("_event", "true"), 0);
+}
+
 /* An application with ids of its own puts an event again while the first one stands aside. */
 static void id_that_was_put_again_holds_nobody_up(void **state)
 {
@@ -1109,6 +1149,7 @@ int main(int argc, char **argv)
         ON(event_aside_waits_for_an_earlier_one_that_is_aside),
         ON(bytes_of_a_step_are_bounded_over_all_shards),
         ON(event_that_is_too_large_is_dead_and_the_rest_goes_on),
+        ON(headers_that_put_would_refuse_are_left_out_of_a_plain_insert),
         ON(id_that_was_put_again_holds_nobody_up),
         ON(relay_takes_no_shard_back_when_it_sets_events_aside),
         ON(relay_that_lost_its_shards_sets_nothing_aside),

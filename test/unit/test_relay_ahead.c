@@ -199,6 +199,57 @@ static void confirmed_events_are_deleted_before_the_shards_are_given_back(void *
     PQfinish(conn);
 }
 
+/* O6: what was confirmed is deleted before a relay that joins gets its shards: nothing comes twice. */
+static void confirmed_events_are_deleted_before_shards_are_given_away(void **state)
+{
+    (void)state;
+    PGconn *conn = session();
+    char why[SEMEL_RELAY_WHY];
+    rows_of(100);
+    put_many(conn, 1, 1000);
+    rig.other = relay_on(rig.world->other, &rig.other_sink, "second");
+    step_until_ahead();
+    step_of(rig.other); /* it joins, and owns nothing yet */
+    pass(6 * SECOND);
+    step_of(rig.relay);
+    assert_int_equal(semel__relay_owns(rig.relay, why), 32);
+    put_many(conn, 1001, 500);
+    for (int i = 0; i < 200 && count_in("", "true") > 0; i++) {
+        pass(SECOND / 10);
+        step_of(rig.other);
+        steps(1);
+    }
+    assert_true(rig.other_sink.n > 0);
+    assert_int_equal(rig.sink.n + rig.other_sink.n, 1500);
+    PQfinish(conn);
+}
+
+/* O6: what was read ahead under a lease that was lost since is not sent. */
+static void events_read_ahead_are_forgotten_with_the_lease(void **state)
+{
+    (void)state;
+    PGconn *conn = session();
+    char why[SEMEL_RELAY_WHY];
+    rows_of(100);
+    put_many(conn, 1, 1000);
+    rig.other = relay_on(rig.world->other, &rig.other_sink, "second");
+    step_until_ahead();
+    const size_t sent = rig.sink.n;
+    pass(16 * SECOND); /* it is stopped past its lease */
+    for (int i = 0; i < 100 && count_in("", "true") > 0; i++)
+        step_of(rig.other);
+    assert_int_equal(count_in("", "true"), 0);
+    step_of(rig.relay);
+    assert_ok(rig.world, semel__relay_leave(rig.other, &rig.world->err));
+    for (int i = 0; i < 5; i++) {
+        pass(6 * SECOND);
+        steps(1);
+    }
+    assert_int_equal(semel__relay_owns(rig.relay, why), 64);
+    assert_int_equal(rig.sink.n, sent);
+    PQfinish(conn);
+}
+
 static bool to_be_cut;
 
 static void cut_connections(void)
@@ -243,6 +294,8 @@ int main(void)
         ON(refused_event_is_not_overtaken_by_what_was_read_ahead),
         ON(lower_number_that_commits_during_a_call_is_not_overtaken),
         ON(confirmed_events_are_deleted_before_the_shards_are_given_back),
+        ON(confirmed_events_are_deleted_before_shards_are_given_away),
+        ON(events_read_ahead_are_forgotten_with_the_lease),
         ON(connection_that_is_lost_during_a_call_costs_repeats_only),
     };
     on_postgres = true;

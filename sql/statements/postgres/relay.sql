@@ -76,13 +76,27 @@ SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END AS seq,
 FROM semel.outbox_seq_seq AS s
 
 -- name: outbox_holders
--- A transaction that has drawn a number holds this lock on the sequence until it ends.
+-- A transaction that has drawn a number holds this lock on the sequence until it ends. When others begin to see its
+-- commit its name changes here; only that of a prepared one stays until its locks are free. So of these, those are left
+-- out whose commit this snapshot sees; a top transaction has a lower xid than what is below it.
 -- gives: holder, pid, user, since
+WITH locks AS MATERIALIZED (
+    SELECT l.locktype, l.virtualtransaction, l.pid,
+        pg_catalog.mod(s.xmax - l.transactionid::text::bigint + 6442450944, 4294967296) - 2147483648 AS below
+    FROM pg_catalog.pg_locks AS l
+    CROSS JOIN (SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint AS xmax) AS s
+    WHERE l.granted AND ((l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+        AND l.relation = 'semel.outbox_seq_seq'::pg_catalog.regclass
+        AND l.database = (
+            SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database()))
+        OR (l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.pid IS NULL)))
 SELECT l.virtualtransaction AS holder, l.pid::bigint AS pid, a.usename::text AS user, a.xact_start AS since
-FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
-AND l.relation = 'semel.outbox_seq_seq'::pg_catalog.regclass
-AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database())
+FROM locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND (l.pid IS NOT NULL OR NOT coalesce((
+    SELECT pg_catalog.pg_visible_in_snapshot(
+        (pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint - pg_catalog.max(x.below))
+            ::text::pg_catalog.xid8, pg_catalog.pg_current_snapshot())
+    FROM locks AS x WHERE x.locktype = 'transactionid' AND x.virtualtransaction = l.virtualtransaction), true))
 LIMIT :limit
 
 -- name: outbox_draw
