@@ -167,7 +167,9 @@ def test_what_no_message_should_be_is_kept_with_its_reason_and_stops_nobody(benc
     daemon.until(lambda: source.left() == 0, "all are acknowledged")
     kept = bench.kept(route)
     assert len(kept) == len(wanted), kept
-    for (told, state, has_payload), (text, wanted_state) in zip(kept, wanted):
-        assert text in told and state == wanted_state and has_payload == "1", (told, state, text)
+    for text, wanted_state in wanted:  # in any order: two batches may have brought them
+        found = [row for row in kept if text in row[0] and (row[1], row[2]) == (wanted_state, "1")]
+        assert found, (text, wanted_state, kept)
+        kept.remove(found[0])
     assert bench.beside.post({"k": "k1", "n": 1}, token=OTHER_TOKEN, id=route)[0] == 202
     assert daemon.get("/readyz")[0] == 200
