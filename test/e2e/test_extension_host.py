@@ -56,7 +56,7 @@ def test_connection_closes_cleanly_and_leaks_nothing(path, extension):
             assert native.lib.sqlite3_close(db) == 0, native.lib.sqlite3_errmsg(db)
         return libc.mallinfo2().uordblks
 
-    # malloc's caches and the table grow at first. A leak would be in every hundred, and malloc gives no less than 32 bytes.
+    # malloc's caches and the table grow at first. A leak would be in every hundred; malloc gives no less than 32 bytes.
     used = [rounds(n, n + 100) for n in range(0, 1500, 100)]
     assert min(after - before for before, after in zip(used, used[1:])) < 100 * 32
 
