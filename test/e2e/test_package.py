@@ -2,7 +2,8 @@
 """How Semel comes onto a machine: what tools/setup asks, the Debian packages in a bare Debian 12, the Containerfile.
 
 The packages are built (or taken from the folder SEMEL_DEB) and installed with SEMEL_LONG=1, as root, where debootstrap
-and debhelper are; the bare system is kept in ~/.cache/semel for the next time. No test builds the image: that needs a container engine.
+and debhelper are; the bare system is kept in ~/.cache/semel for the next time. No test builds the image: that needs a
+container engine.
 """
 import os
 import pathlib
