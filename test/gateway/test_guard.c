@@ -1215,7 +1215,7 @@ static void where_the_upstream_honours_the_key_it_is_tried_again(void **state)
     assert_int_equal(calls(), 2);
 }
 
-/* A9: the upstream finishes the key itself; here by SQL, in place of its transaction. */
+/* The upstream finishes the key itself; here by SQL, in place of its transaction. */
 static bool finish_by_token(struct link *link)
 {
     char head[16384], sql[640];
@@ -1233,6 +1233,7 @@ static bool finish_by_token(struct link *link)
     return strstr(head, "POST /lost") == head ? false : link_sendz(link, MADE);
 }
 
+/* A9 */
 static void an_upstream_may_finish_its_key_itself(void **state)
 {
     (void)state;
