@@ -96,18 +96,27 @@ def free_port():
         return s.getsockname()[1]
 
 
+def java():
+    return os.environ.get("SEMEL_JAVA") or shutil.which("java")
+
+
+def archives(name):
+    """The class path of tools/NAME.list; None: not all of them are here."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(os.environ.get("SEMEL_JARS") or f"{cache}/semel/jars")
+    jars = [folder / line.split()[1] for line in (SOURCE / f"tools/{name}.list").read_text().splitlines() if line]
+    return jars if all(jar.is_file() for jar in jars) else None
+
+
 class Kafka:
     """A private server, ended and removed by test/server/leash.sh even when this process is killed."""
 
     def __init__(self, fill):
         self.fill, self.process = fill, None
-        java = os.environ.get("SEMEL_JAVA") or shutil.which("java")
-        if java is None:
+        jars = archives("kafka")
+        if java() is None:
             raise Skip("no Java (apt-get install openjdk-17-jre-headless; or SEMEL_JAVA=PROGRAM)")
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        folder = pathlib.Path(os.environ.get("SEMEL_JARS") or f"{cache}/semel/jars")
-        jars = [folder / line.split()[1] for line in (SOURCE / "tools/kafka.list").read_text().splitlines() if line]
-        if not all(jar.is_file() for jar in jars):
+        if jars is None:
             raise Skip("no Apache Kafka (tools/jars kafka; or SEMEL_JARS=FOLDER)")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="semel-bench-", dir=os.environ.get("TMPDIR", "/var/tmp")))
         self.leash = subprocess.Popen(["sh", SOURCE / "test/server/leash.sh", self.dir], stdin=subprocess.PIPE,
@@ -119,7 +128,7 @@ class Kafka:
         (self.dir / "server.properties").write_text(SERVER.format(port=port, controller=free_port(), dir=self.dir))
         with open(self.dir / "log", "wb") as log:
             self.process = subprocess.Popen(
-                [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",  # it does not live to be worth more
+                [java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",  # it does not live to be worth more
                  "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", ":".join(map(str, jars)), "kafka.Kafka",
                  "server.properties"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.dir)

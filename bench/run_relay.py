@@ -15,6 +15,8 @@ partitions per case. In turn and several times over, each on a new database and 
   polling-backlog   the same with many more unpublished rows behind them
   polling-hot       the same with 10 aggregates
   polling-held      the same while a transaction that has put one event stays open
+  debezium          Debezium's outbox router, for the record: where its archives are (tools/jars debezium) and the
+                    server logs what it needs; it reads the log while the table is filled
 
 The rate is that at which the topic grows, over the last nine tenths (relay.c). A result is the median of the rounds, a
 ratio the median of the ratios within a round. CPU US is the processor's time of `semel run` per event, from its start
@@ -31,8 +33,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 
-from run_kafka import Database, Failed, Kafka, PARTITIONS, Skip, free_port, machine, ratio, wait_for
+from run_kafka import (Database, Failed, Kafka, PARTITIONS, Skip, archives, free_port, java, machine, ratio,
+                       wait_for)
 
 AGGREGATES, HOT, SHARE, WARM_S, COMMITS = 10000, 10, 5, 3, 200
 PLAIN = """CREATE TABLE plain_outbox (id uuid NOT NULL, aggregatetype text NOT NULL, aggregateid text NOT NULL,
@@ -42,6 +46,30 @@ FILL = """INSERT INTO {table} (id, aggregatetype, aggregateid, type, payload)
 SELECT gen_random_uuid(), 'order', (i % {aggregates})::text, 'changed', convert_to(repeat('x', 200), 'UTF8')
 FROM generate_series(1, {events}) AS i;
 VACUUM ANALYZE {table}; CHECKPOINT;"""
+# Debezium with its outbox router, as fast as it polls; Kafka Connect, standalone.
+WORKER = """bootstrap.servers={kafka}
+listeners=http://127.0.0.1:{port}
+key.converter=org.apache.kafka.connect.storage.StringConverter
+value.converter=io.debezium.converters.BinaryDataConverter
+offset.storage.file.filename={dir}/offsets
+"""
+CONNECTOR = """name=outbox
+connector.class=io.debezium.connector.postgresql.PostgresConnector
+plugin.name=pgoutput
+publication.autocreate.mode=filtered
+database.hostname={host}
+database.port={port}
+database.user=postgres
+database.password=none
+database.dbname={database}
+topic.prefix=semel
+table.include.list=semel.outbox
+snapshot.mode=no_data
+poll.interval.ms=1
+transforms=outbox
+transforms.outbox.type=io.debezium.transforms.outbox.EventRouter
+transforms.outbox.route.topic.replacement={topic}
+"""
 AT_LEAST = (("polling", "handwritten", 3), ("polling", "handwritten-1000", 1), ("polling-backlog", "polling", 0.7),
             ("polling-hot", "handwritten", 2), ("polling-held", "polling", 0.6))
 
@@ -73,6 +101,38 @@ class Relay:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(60)
+
+
+class Debezium:
+    """Kafka Connect with Debezium on the outbox of that database, as soon as it reads the log."""
+
+    def __init__(self, bench, database, topic):
+        where = urllib.parse.urlsplit(database.url)
+        self.database, self.tmp = database, bench.tmp / topic
+        self.tmp.mkdir()
+        (self.tmp / "worker").write_text(WORKER.format(kafka=bench.kafka.address, port=free_port(), dir=self.tmp))
+        (self.tmp / "connector").write_text(CONNECTOR.format(host=where.hostname, port=where.port, topic=topic,
+                                                             database=database.name))
+        with open(self.tmp / "log", "wb") as log:
+            self.process = subprocess.Popen(
+                [java(), "-Xmx512m", "-cp", ":".join(map(str, archives("debezium"))),
+                 "org.apache.kafka.connect.cli.ConnectStandalone", self.tmp / "worker", self.tmp / "connector"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def reads(self):
+        if self.process.poll() is not None:
+            raise Failed("Debezium ended:\n" + (self.tmp / "log").read_text(errors="replace")[-2000:])
+        return self.database.ask("SELECT count(*) FROM pg_replication_slots WHERE active;") == 1
+
+    def __enter__(self):
+        wait_for(self.reads, "Debezium reads the log of the database")
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        wait_for(lambda: not self.database.ask("SELECT count(*) FROM pg_replication_slots WHERE active;"), "it is gone")
+        self.database.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots;")
 
 
 class Bench:
@@ -150,10 +210,20 @@ class Bench:
                 holder.wait()
             return rate
 
+    def debezium(self):
+        database, topic = self.place("semel.outbox", 0)
+        with database, Debezium(self, database, topic) as debezium:
+            database.sql(FILL.format(table="semel.outbox", aggregates=AGGREGATES, events=self.options.events))
+            return self.watch(topic, self.options.events, debezium.process)
+
     def rates(self):
         cases = {"handwritten": self.handwritten, "handwritten-1000": self.handwritten_1000, "polling": self.polling,
                  "polling-backlog": lambda: self.polling(behind=self.options.backlog),
                  "polling-hot": lambda: self.polling(HOT), "polling-held": lambda: self.polling(held=True)}
+        if archives("debezium") is not None and self.logical():
+            cases["debezium"] = self.debezium
+        else:
+            print("without debezium: tools/jars debezium fetches it", file=sys.stderr)
         rates = {name: [] for name in cases if not self.options.cases or name in self.options.cases.split(",")}
         for round in range(1, self.options.rounds + 1):
             for name in rates:
@@ -180,6 +250,20 @@ class Bench:
         return {"per_s": per_s, "p50_ms": p50, "p99_ms": p99, "from_put_p50_ms": put_p50, "from_put_p99_ms": put_p99,
                 "cpu_percent": round(100 * busy, 1), "idle_cpu_percent": round(100 * idle, 2)}
 
+    def logical(self):
+        return Database(self.options.psql, self.options.url, "").sql("SHOW wal_level;", self.options.url) == "logical"
+
+    def fsync_us(self):
+        """The median of what it takes to write a page of the log to the disk that the servers use."""
+        took = []
+        with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR", "/var/tmp"), buffering=0) as file:
+            for _ in range(COMMITS):
+                began = time.monotonic()
+                file.write(bytes(8192))
+                os.fdatasync(file.fileno())
+                took.append(time.monotonic() - began)
+        return statistics.median(took) * 1e6
+
     def commit_us(self):
         database, _ = self.place()
         with database:
@@ -195,10 +279,11 @@ def measure(options):
     try:
         with tempfile.TemporaryDirectory(prefix="semel-bench-") as tmp:
             bench = Bench(options, kafka, pathlib.Path(tmp))
-            commits_us = [bench.commit_us()]
+            commits_us, fsyncs_us = [bench.commit_us()], [bench.fsync_us()]
             rates = bench.rates()
             latency = bench.latency() if options.seconds > 0 else None
             commits_us.append(bench.commit_us())
+            fsyncs_us.append(bench.fsync_us())
             load.append(os.getloadavg()[0])
     finally:
         kafka.done()
@@ -206,8 +291,8 @@ def measure(options):
               "highest_per_s": round(max(got), 1), "ratio": known_ratio(rates, name, "handwritten"),
               "relay_cpu_us": round(statistics.median(bench.cpu_us[name]), 2) if bench.cpu_us.get(name) else None}
              for name, got in rates.items()]
-    return {"bench": "relay-kafka", "commit_us": [round(us, 1) for us in commits_us], "events": options.events,
-            "rounds": options.rounds, "backlog": options.backlog, "payload_bytes": 200, "aggregates": AGGREGATES,
+    return {"bench": "relay-kafka", "commit_us": [round(us, 1) for us in commits_us],
+            "fsync_us": [round(us, 1) for us in fsyncs_us], "events": options.events, "rounds": options.rounds, "backlog": options.backlog, "payload_bytes": 200, "aggregates": AGGREGATES,
             "partitions": PARTITIONS,
             "baseline": "handwritten", "machine": {**machine(), "load_before": load[0], "load_after": load[1]},
             "cases": cases, "rss_anon_mb": round(bench.memory_mb, 1), "latency": latency,
@@ -235,7 +320,8 @@ def show(found):
               f"to consumer (from before the put: {one['from_put_p50_ms']:.1f}, {one['from_put_p99_ms']:.1f}), "
               f"{one['cpu_percent']:.1f} % of a core; idle {one['idle_cpu_percent']:.2f} %")
     print(f"at most {found['rss_anon_mb']:.1f} MB of anonymous memory; a commit takes "
-          f"{found['commit_us'][0]:.0f} us before and {found['commit_us'][1]:.0f} us after the run; load "
+          f"{found['commit_us'][0]:.0f} us before and {found['commit_us'][1]:.0f} us after the run, a write with fsync "
+          f"{found['fsync_us'][0]:.0f} and {found['fsync_us'][1]:.0f} us; load "
           f"{found['machine']['load_before']:.1f} before, {found['machine']['load_after']:.1f} after")
 
 

@@ -756,7 +756,8 @@ static void what_is_published_under_one_key_lies_in_one_partition(void **state)
         items[i] = item_of(bench, ids[i], (struct semel_str){&keys[i % 16], 1});
         items[i].key = items[i].payload;
     }
-    assert_int_equal(semel_broker_publish(bench->a, items, COUNT(items), 60000, &bench->err), SEMEL_OK);
+    for (size_t i = 0; i < COUNT(items); i += 8) /* the two of a key are in two calls */
+        assert_int_equal(semel_broker_publish(bench->a, &items[i], 8, 60000, &bench->err), SEMEL_OK);
     for (size_t i = 0; i < COUNT(items); i++)
         assert_taken(&items[i]);
     got = poll(bench, bench->a, COUNT(items), COUNT(items));

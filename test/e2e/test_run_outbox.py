@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The relay, from a real database to a real Apache Kafka: what is committed arrives, in order, whatever is killed."""
 import collections
+import io
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import threading
 import time
+import uuid
 
 import psycopg2
 import pytest
@@ -102,10 +104,13 @@ def test_copy_and_plain_inserts_are_published(tmp_path, outbox):
                        "SELECT gen_random_uuid(), 'order', 'o', 'changed', "
                        "convert_to('{\"n\": ' || i || '}', 'UTF8'), %s "
                        "FROM generate_series(0, 99) AS i", (outbox.name,))
+        rows = "".join(f"{uuid.uuid4()}\torder\to\tchanged\t{{\"n\": {n}}}\t{outbox.name}\n" for n in range(100, 200))
+        cursor.copy_expert("COPY semel.outbox (id, aggregatetype, aggregateid, type, payload, destination) FROM STDIN",
+                           io.StringIO(rows))
     file = settings_file(tmp_path, outbox.settings())
     done = subprocess.run([binary(), "relay", file, "--once"], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0 and "published 100, left 0, aside 0" in done.stdout, done
-    assert outbox.check({"o": list(range(100))}) == 0
+    assert done.returncode == 0 and "published 200, left 0, aside 0" in done.stdout, done
+    assert outbox.check({"o": list(range(200))}) == 0
 
 
 def settings_file(folder, settings):
@@ -156,7 +161,7 @@ def writers(outbox, committed, stop, count):
     stop.set()
 
 
-@pytest.mark.parametrize("relays", [1, 3])
+@pytest.mark.parametrize("relays", [1, 2, 3, 4] if LONG else [1, 3])
 def test_relays_that_are_killed_and_stopped_lose_nothing_and_keep_the_order(tmp_path, outbox, relays):
     # O2, O3, O5, O6, T15
     rng, committed, stop = random.Random(relays), {}, threading.Event()
@@ -183,6 +188,45 @@ def test_relays_that_are_killed_and_stopped_lose_nothing_and_keep_the_order(tmp_
     with Daemon(tmp_path, outbox.settings(), name="last") as daemon:
         daemon.until(lambda: outbox.left() == 0, "all events are published", 120)
     print("published again:", outbox.check(committed))
+
+
+def test_a_relay_that_is_stopped_past_its_lease_and_goes_on_disorders_nothing(tmp_path, outbox):
+    # O5, O6
+    owned = "SELECT count(*) FROM semel.outbox_shard AS s JOIN semel.relay AS r ON r.token = s.relay"
+    committed = {f"o{i}": list(range(30)) for i in range(20)}
+
+    def put(numbers):
+        for n in numbers:
+            for key in committed:
+                outbox.put(key, n)
+    with Daemon(tmp_path, outbox.settings(batch=20), name="one") as one:
+        one.ready()
+        put(range(10))
+        one.signal(signal.SIGSTOP)
+        with Daemon(tmp_path, outbox.settings(batch=20), name="two") as two:
+            two.until(lambda: outbox.ask(owned) == 64 and outbox.ask("SELECT count(*) FROM semel.relay") == 1,
+                      "the other one has taken over")
+            put(range(10, 20))
+            one.signal(signal.SIGCONT)
+            put(range(20, 30))
+            two.until(lambda: outbox.left() == 0, "all events are published", 120)
+    print("published again:", outbox.check(committed))
+
+
+@pytest.mark.parametrize("where", ["another", "the same"])
+def test_a_long_transaction_that_puts_nothing_holds_nothing_up(tmp_path, outbox, where):
+    # O7, P4, P70: it holds back xmin, on which nothing rests
+    holder = psycopg2.connect(outbox.pg.server.url("postgres") if where == "another" else outbox.pg.url)
+    with Daemon(tmp_path, outbox.settings()) as daemon:
+        daemon.ready()
+        with holder.cursor() as cursor:
+            cursor.execute("SELECT pg_current_xact_id()")
+        for n in range(20):
+            outbox.put("a", n)
+        daemon.until(lambda: outbox.left() == 0, "all events are published")
+        assert json.loads(daemon.get("/v1/routes")[1])["outboxes"][0]["held_by_pid"] is None
+    holder.close()
+    assert outbox.check({"a": list(range(20))}) == 0
 
 
 LABELS = re.findall(r'"(relay\.[a-z_]+)"', (SOURCE / "src/base/point.h").read_text())

@@ -115,7 +115,7 @@ def search(folder, world, *more):
     for command in (["spin", *defines, "-a", str(model)],
                     ["gcc", "-O2" if LONG else "-O0", "-w", f"-DMEMLIM={MEMORY_MB}",
                      *([] if ends else ["-DSAFETY"]), *(["-DCOLLAPSE"] if LONG else []), "-o", "pan", "pan.c"]):
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, timeout=120)
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, timeout=600)
     run = subprocess.run(["./pan", "-m200000", *(["-a", "-f"] if ends else [])], cwd=folder, check=False,
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(run.stdout)
