@@ -279,7 +279,7 @@ static void start(struct sim_actor *actor, struct sim_slot *slot)
     } else if (world->quiet || !sim_chance(world, world->scene.faults.handler_world)) {
         start_call(actor, slot, event);
     } else {
-        semel__pump_fail(&actor->pump, SEMEL_CLASS_ENVIRONMENT, world->now_us); /* it is given back */
+        semel__pump_fail(&actor->pump, SEMEL_CLASS_ENVIRONMENT, "", world->now_us); /* it is given back */
     }
 }
 

@@ -91,7 +91,7 @@ static void assert_reported(size_t i, enum semel_breaker_state before, enum seme
 
 static void fail_to_open(struct engine *e)
 {
-    semel__pump_fail(&route.pumps[0], SEMEL_CLASS_BROKEN, e->now_us);
+    semel__pump_fail(&route.pumps[0], SEMEL_CLASS_BROKEN, "", e->now_us);
     assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_OPEN);
 }
 
@@ -169,15 +169,15 @@ static void late_failures_of_another_pump_change_nothing(void **state)
 
     fail_to_open(e);
     int64_t next_us = route.breaker.now.next_us;
-    semel__pump_fail(&route.pumps[1], SEMEL_CLASS_ENVIRONMENT, e->now_us);
+    semel__pump_fail(&route.pumps[1], SEMEL_CLASS_ENVIRONMENT, "", e->now_us);
     assert_int_equal(route.breaker.now.cause, SEMEL_CLASS_BROKEN);
     e->now_us = next_us;
     assert_int_equal(semel__route_breaker_ask(&route.breaker, &route.pumps[0], e->now_us), SEMEL_GATE_PROBE);
-    semel__pump_fail(&route.pumps[1], SEMEL_CLASS_BROKEN, e->now_us);
+    semel__pump_fail(&route.pumps[1], SEMEL_CLASS_BROKEN, "", e->now_us);
     semel__route_breaker_end(&route.breaker, &route.pumps[1], e->now_us);
     assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_PROBING);
     assert_int_equal(route.breaker.now.openings, 1);
-    semel__pump_fail(&route.pumps[0], SEMEL_CLASS_BROKEN, e->now_us);
+    semel__pump_fail(&route.pumps[0], SEMEL_CLASS_BROKEN, "", e->now_us);
     assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_OPEN);
     assert_int_equal(route.breaker.now.openings, 2);
 }
@@ -192,7 +192,7 @@ static void a_probe_that_was_given_up_is_its_pumps_no_more(void **state)
     e->now_us += 60 * SECOND_US;
     assert_int_equal(semel__route_breaker_ask(&route.breaker, &route.pumps[1], e->now_us), SEMEL_GATE_PROBE);
     semel__route_breaker_end(&route.breaker, &route.pumps[0], e->now_us);
-    semel__pump_fail(&route.pumps[0], SEMEL_CLASS_BROKEN, e->now_us);
+    semel__pump_fail(&route.pumps[0], SEMEL_CLASS_BROKEN, "", e->now_us);
     assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_PROBING);
     assert_ptr_equal(route.breaker.prober, &route.pumps[1]);
 }
@@ -203,7 +203,7 @@ static struct semel_broker_ops opening;
 static semel_status poll_while_it_opens(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                                         struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
 {
-    semel__pump_fail(&route.pumps[0], SEMEL_CLASS_BROKEN, route.e->now_us);
+    semel__pump_fail(&route.pumps[0], SEMEL_CLASS_BROKEN, "", route.e->now_us);
     return semel__broker_mem_unordered.poll(broker, max, wait_ms, arena, ret_deliveries, ret_n, err);
 }
 

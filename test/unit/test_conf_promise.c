@@ -47,7 +47,7 @@ static void the_guarantee_follows_from_the_handler_and_from_what_outlives_the_re
         struct reading reading = {.env = env};
         const struct semel_promise *promise = &reading_ok(&reading, labels[i].file)->routes[0].promise;
         if (promise->guarantee != labels[i].guarantee)
-            fail_msg("%s\nis %s", labels[i].file, semel__guarantee_name(promise->guarantee));
+            fail_msg("%s\nis %s", labels[i].file, promise->label.text);
         for (int k = 0; k < SEMEL_CHECKLIST_COUNT; k++)
             assert_true(promise->answers[k].n > 0);
         assert_true(promise->why.n > 0);

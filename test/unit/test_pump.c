@@ -321,7 +321,7 @@ static void probe_reaches_behind_messages_that_wait(void **state)
     assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->arena, &lease, &n, e->settled, &e->err));
     push(e, "a", "ok"); /* another worker has it, and its payload is not kept: later */
     push(e, "b", "ok");
-    semel__pump_fail(&route.pump, SEMEL_CLASS_BROKEN, e->now_us);
+    semel__pump_fail(&route.pump, SEMEL_CLASS_BROKEN, "", e->now_us);
     e->now_us = route.pump.own.now.next_us;
     step_ok(e, 0);
     assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
@@ -391,7 +391,7 @@ static void tick_of_an_open_breaker_probes_with_one_row(void **state)
 
     process(e, msgs, 3);
     e->now_us += 10 * SECOND_US;
-    semel__pump_fail(&route.pump, SEMEL_CLASS_BROKEN, e->now_us);
+    semel__pump_fail(&route.pump, SEMEL_CLASS_BROKEN, "", e->now_us);
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
     assert_int_equal(n, 0);
     e->now_us = route.pump.own.now.next_us;
@@ -594,7 +594,7 @@ static void ends_of_leases_open_and_close_the_breaker(void **state)
         assert_int_equal(breaker(), SEMEL_BREAKER_CLOSED);
         assert_int_equal(claimed(e, 8), 0); /* the copy */
         for (int k = 0; k < 10; k++)
-            semel__pump_fail(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
+            semel__pump_fail(&route.pump, SEMEL_CLASS_TRANSIENT, "", e->now_us);
         assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
     }
 }
@@ -609,7 +609,7 @@ static void take_under_an_open_breaker_is_one_row_or_nothing(void **state)
     assert_int_equal(claimed(e, 8), 2);
     assert_ok(e, finish(e, SEMEL_TRANSIENT, 2));
     for (int k = 0; k < 10; k++)
-        semel__pump_fail(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
+        semel__pump_fail(&route.pump, SEMEL_CLASS_TRANSIENT, "", e->now_us);
     assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
     e->now_us = route.pump.own.now.next_us;
     if (row_of(e, "a").progress.due_us > e->now_us && row_of(e, "b").progress.due_us > e->now_us) {
