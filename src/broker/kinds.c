@@ -960,8 +960,9 @@ static const char *const stored_words[] = {"stored", NULL};
 static const struct semel_setting_spec inbox_settings[] = {
     {"inbox", SEMEL_SETTING_WORD, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(inbox_options, stored),
      .words = stored_words, .example = "stored",
-     .help = "no broker: messages that inbox_put or `semel send` stored, and those that failed in SQL; `from: inbox` is "
-             "the same"},
+     .help =
+         "no broker: messages that inbox_put or `semel send` stored, and those that failed in SQL; `from: inbox` is "
+         "the same"},
 };
 static const struct semel_setting_group inbox_group = SEMEL_SETTING_GROUP_OF("inbox", inbox_settings);
 

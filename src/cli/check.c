@@ -803,8 +803,8 @@ static bool ask_everything(struct cli *cli, const struct semel_conf *conf, struc
 static void say_route(const struct cli *cli, const struct semel_route *route)
 {
     const struct semel_promise *promise = &route->promise;
-    cli_say(cli, "%s: %s (from %s, do %s)", route->name.p, promise->label.text,
-            route->from.kind->name, semel__do_name(route->handler.kind));
+    cli_say(cli, "%s: %s (from %s, do %s)", route->name.p, promise->label.text, route->from.kind->name,
+            semel__do_name(route->handler.kind));
     cli_say(cli, "  %s", promise->why.p);
     for (int i = 0; i < SEMEL_CHECKLIST_COUNT; i++)
         cli_say(cli, "  %-14s %s", semel__checklist_name((enum semel_checklist)i), promise->answers[i].p);

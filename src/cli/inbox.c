@@ -980,7 +980,11 @@ static const struct cli_command resolve = {
 };
 
 static const struct cli_command *const children[] = {
-    &ls, &show_command, &retry, &discard, &resolve,
+    &ls,
+    &show_command,
+    &retry,
+    &discard,
+    &resolve,
 #ifdef SEMEL_WITH_RUN
     &cli_reconcile,
 #endif

@@ -123,16 +123,17 @@ const struct cli_command cli_reconcile = {
     .operands_min = 1,
     .operands_max = IDS_MAX,
     .options = options,
-    .help = "Asks the other side by the `reconcile` of the file's routes, with the Idempotency-Key of each message, and\n"
-            "records the answer: done, refused, or not done, so that it is tried again. A running daemon asks, too, less\n"
-            "and less often; this asks at once and needs no daemon. Nothing is ever repeated on a guess. What nobody can\n"
-            "be asked for is decided by semel inbox resolve, retry or discard.\n"
-            "\n"
-            "Exit codes: 0 nothing is unknown any more; 1 something still is; 2 no route has a reconcile; 3 no such\n"
-            "message is unknown; 5 the store fails.\n"
-            "\n"
-            "Examples:\n"
-            "  semel inbox reconcile semel.yaml\n"
-            "  semel inbox reconcile semel.yaml pay-17 --consumer billing --json",
+    .help =
+        "Asks the other side by the `reconcile` of the file's routes, with the Idempotency-Key of each message, and\n"
+        "records the answer: done, refused, or not done, so that it is tried again. A running daemon asks, too, less\n"
+        "and less often; this asks at once and needs no daemon. Nothing is ever repeated on a guess. What nobody can\n"
+        "be asked for is decided by semel inbox resolve, retry or discard.\n"
+        "\n"
+        "Exit codes: 0 nothing is unknown any more; 1 something still is; 2 no route has a reconcile; 3 no such\n"
+        "message is unknown; 5 the store fails.\n"
+        "\n"
+        "Examples:\n"
+        "  semel inbox reconcile semel.yaml\n"
+        "  semel inbox reconcile semel.yaml pay-17 --consumer billing --json",
     .run = run,
 };

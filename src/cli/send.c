@@ -293,8 +293,7 @@ static bool take_msg(struct reader *r, struct semel_msg *msg)
     return take_text(r, M_SOURCE, &msg->source) && take_text(r, M_TYPE, &msg->type) &&
            take_text(r, M_ORDER_KEY, &msg->order_key) && take_text(r, M_BUSINESS_KEY, &msg->business_key) &&
            take_time(r, M_TIME, &msg->message_time_us) && take_time(r, M_NOT_BEFORE, &msg->not_before_us) &&
-           take_version(r, &msg->version) && take_payload(r, &msg->payload) &&
-           take_headers(r, &msg->headers);
+           take_version(r, &msg->version) && take_payload(r, &msg->payload) && take_headers(r, &msg->headers);
 }
 
 /* ---- a batch ------------------------------------------------------------------------------------- */
@@ -686,8 +685,8 @@ const struct cli_command cli_send = {
         "\n"
         "With --lines each line of stdin is an object with the member id, and where wanted payload (text, or any\n"
         "JSON), source, type, order_key, version, business_key, headers (an object), time and not_before; what a\n"
-        "line does not say is taken from the options. A line that is bad is named on stderr and the others go on. Lines\n"
-        "are committed in batches of up to 1000 and counted when they are; what was interrupted can be sent\n"
+        "line does not say is taken from the options. A line that is bad is named on stderr and the others go on.\n"
+        "Lines are committed in batches of up to 1000 and counted when they are; what was interrupted can be sent\n"
         "again, because repeats are duplicates.\n"
         "\n"
         "Exit codes: 0 stored now or before; 1 a line was bad; 2 the message is not one; 4 a conflict, or refused;\n"

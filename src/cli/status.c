@@ -30,7 +30,7 @@
 
 /* Everything that is shown, read before anything is printed. */
 struct view {
-    const char *url;   /* as it may be shown */
+    const char *url; /* as it may be shown */
     const struct cli_args *args;
     const char *given; /* by the option, so that a command to be pasted must have it too */
     const struct cli_store_kind *kind;
@@ -241,8 +241,7 @@ static void warn_breakers(struct cli *cli, struct view *view, const char *addres
             break;
         semel__str_show(name, sizeof(name), (struct semel_str){at, (size_t)(end - at)});
         if (value[3] == '1' && strncmp(end + sizeof(state) - 1, "closed", 6) != 0)
-            warn(cli, view, NULL, "the circuit breaker of route %s is open at %s; its log tells why", name,
-                 address);
+            warn(cli, view, NULL, "the circuit breaker of route %s is open at %s; its log tells why", name, address);
     }
     semel__buf_done(&answer);
 }
@@ -467,7 +466,8 @@ static const struct cli_option options[] = {
     CLI_STORE_OPTION,
     {"consumer", 'c', "NAME", "only this consumer"},
     {"check", 0, NULL, "exit with 1 if there is a warning, for a monitor or a script"},
-    {"admin", 0, "HOST:PORT...", "ask a daemon at its admin address for open circuit breakers; may be given several times"},
+    {"admin", 0, "HOST:PORT...",
+     "ask a daemon at its admin address for open circuit breakers; may be given several times"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -475,18 +475,19 @@ const struct cli_command cli_status = {
     .name = "status",
     .summary = "show what is in a store: messages by consumer and status, the outbox, what needs a person",
     .options = options,
-    .help = "OLDEST is when the oldest message in that status was received; NEXT is when the first of them is due, or\n"
-            "its lease ends. Counts stop at 100000 and then end with +.\n"
-            "GUARANTEE is ATOMIC where the effect is written in the store's own transaction, and GUARDED where it is\n"
-            "outside, under a lease, a fencing token and a stable key; 'for 45 days' where a copy that comes after its\n"
-            "record was purged would run again.\n"
-            "Warnings: dead letters, unknown outcomes, messages in quarantine, work that is due and nobody takes,\n"
-            "leases that ran out, dead events, damaged rows; with --admin, circuit breakers that are open.\n"
-            "Exit code 1 with --check: there is a warning.\n"
-            "\n"
-            "Examples\n"
-            "  semel status --store sqlite:shop.db\n"
-            "  semel status --consumer billing --json --store sqlite:shop.db\n"
-            "  semel status --check --admin 127.0.0.1:9464 --store sqlite:shop.db",
+    .help =
+        "OLDEST is when the oldest message in that status was received; NEXT is when the first of them is due, or\n"
+        "its lease ends. Counts stop at 100000 and then end with +.\n"
+        "GUARANTEE is ATOMIC where the effect is written in the store's own transaction, and GUARDED where it is\n"
+        "outside, under a lease, a fencing token and a stable key; 'for 45 days' where a copy that comes after its\n"
+        "record was purged would run again.\n"
+        "Warnings: dead letters, unknown outcomes, messages in quarantine, work that is due and nobody takes,\n"
+        "leases that ran out, dead events, damaged rows; with --admin, circuit breakers that are open.\n"
+        "Exit code 1 with --check: there is a warning.\n"
+        "\n"
+        "Examples\n"
+        "  semel status --store sqlite:shop.db\n"
+        "  semel status --consumer billing --json --store sqlite:shop.db\n"
+        "  semel status --check --admin 127.0.0.1:9464 --store sqlite:shop.db",
     .run = run,
 };

@@ -6,10 +6,10 @@
  * Once, or with --every until SIGTERM or SIGINT. No handler runs here: a message that is due is left for whoever takes
  * it.
  *
- * Invariants: rounds are bounded and wait for no lock, so that any number of these processes, of daemons and of calls of
- * semel.tick() go side by side. Between rounds no transaction is open. With --every a store that cannot be reached is
- * no reason to end: the next round tries again. What must be changed by a person (no schema, an old one, no rights) ends
- * the command when it starts, and is logged once when it happens later.
+ * Invariants: rounds are bounded and wait for no lock, so that any number of these processes, of daemons and of calls
+ * of semel.tick() go side by side. Between rounds no transaction is open. With --every a store that cannot be reached
+ * is no reason to end: the next round tries again. What must be changed by a person (no schema, an old one, no rights)
+ * ends the command when it starts, and is logged once when it happens later.
  */
 #include <signal.h>
 #include <time.h>
@@ -127,8 +127,8 @@ static int report_done(struct ticks *t)
         SEMEL__LOG(t->log, SEMEL_LOG_INFO, "housekeeping", SEMEL_F_INT("consumers", t->consumers),
                    SEMEL_F_INT("recovered", t->done[SEMEL_HOUSE_RECOVERED]),
                    SEMEL_F_INT("decided", t->done[SEMEL_HOUSE_DECIDED]),
-                   SEMEL_F_INT("woken", t->done[SEMEL_HOUSE_WOKEN]),
-                   SEMEL_F_INT("purged", t->done[SEMEL_HOUSE_PURGED]), SEMEL_F_INT("keys", t->keys));
+                   SEMEL_F_INT("woken", t->done[SEMEL_HOUSE_WOKEN]), SEMEL_F_INT("purged", t->done[SEMEL_HOUSE_PURGED]),
+                   SEMEL_F_INT("keys", t->keys));
     memset(t->done, 0, sizeof(t->done));
     t->keys = 0;
     return code;
@@ -263,9 +263,8 @@ static int run(struct cli *cli, const struct cli_args *args)
     if (code != CLI_OK)
         return code;
     semel__random_seed_os(&t.rng);
-    if (t.every_us > 0 &&
-        semel__log_new(&t.log, STDERR_FILENO, cli->json ? SEMEL_LOG_JSON : SEMEL_LOG_HUMAN, SEMEL_LOG_INFO, NULL, &err) !=
-            SEMEL_OK)
+    if (t.every_us > 0 && semel__log_new(&t.log, STDERR_FILENO, cli->json ? SEMEL_LOG_JSON : SEMEL_LOG_HUMAN,
+                                         SEMEL_LOG_INFO, NULL, &err) != SEMEL_OK)
         return cli_fail(CLI_FAILED, "%s", err.text);
     code = t.every_us > 0 ? tick_every(&t) : tick_once(&t);
     if (t.store != NULL) {

@@ -174,8 +174,9 @@ static void label(const struct asked *a)
     promise->label = semel__policy_guarantee(&a->route->policy, semel__route_lasting(a->route) != NULL);
     if (semel__route_lasting(a->route) == NULL) {
         promise->guarantee = SEMEL_GUARANTEE_BOUNDED;
-        semel__buf_addz(&buf, "so long its record is kept; a copy that comes later runs again, because nothing says how "
-                              "old a message is: say timed_ids or `time` if it does");
+        semel__buf_addz(&buf,
+                        "so long its record is kept; a copy that comes later runs again, because nothing says how "
+                        "old a message is: say timed_ids or `time` if it does");
     } else if (atomic)
         semel__buf_addz(&buf, "effect and record are committed in one transaction");
     else

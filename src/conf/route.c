@@ -524,8 +524,12 @@ static void check_stored(const struct look *l)
         const struct semel_rule *rule;
         bool usable; /* `stored` has a meaning */
     } all[] = {
-        {"id", &rules->id, false},         {"type", &rules->type, false}, {"order", &rules->order, true},
-        {"version", &rules->version, true}, {"time", &rules->time, false}, {"lock_key", &rules->lock, false},
+        {"id", &rules->id, false},
+        {"type", &rules->type, false},
+        {"order", &rules->order, true},
+        {"version", &rules->version, true},
+        {"time", &rules->time, false},
+        {"lock_key", &rules->lock, false},
         {"business_key", &rules->business[0], true},
     };
     for (size_t i = 0; i < CONF_COUNT(all); i++) {

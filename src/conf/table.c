@@ -637,9 +637,8 @@ void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_k
                              "# Everything else has a default: `semel init --full` and docs/settings.md explain it.\n");
     else
         semel__buf_addz(
-            buf,
-                    "# Settings of `semel run`. `semel check FILE` finds mistakes and says what each route promises.\n"
-                    "# ${VARIABLE} in a value is taken from the environment. A line with # and no blank behind it is\n"
-                    "# a setting that is not said; what stands there is its default, or the form of its value.\n");
+            buf, "# Settings of `semel run`. `semel check FILE` finds mistakes and says what each route promises.\n"
+                 "# ${VARIABLE} in a value is taken from the environment. A line with # and no blank behind it is\n"
+                 "# a setting that is not said; what stands there is its default, or the form of its value.\n");
     write_group(&w, &semel__conf_root, 0, false);
 }

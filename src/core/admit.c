@@ -987,3 +987,23 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     status = semel_store_settle(inbox->store, &batch, err);
     return status == SEMEL_OK ? check_applied(&batch, err) : status;
 }
+
+bool semel__item_postpone(struct work *work, struct item *item)
+{
+    struct semel__verdict *v = &item->verdict;
+    struct semel_progress unborn = item->progress;
+    const bool stored = v->act == SEMEL_RUN || (v->changes && v->becomes == SEMEL_STATE_WAITING);
+    if (item->row != NULL || !stored || item->msg->not_before_us <= work->now_us)
+        return false;
+    v->why = v->act == SEMEL_RUN ? SEMEL_WHY_NEW : v->why;
+    v->act = SEMEL_ACK;
+    v->changes = true;
+    v->becomes = SEMEL_STATE_WAITING;
+    v->cls = SEMEL_CLASS_NONE;
+    v->due_us = item->msg->not_before_us;
+    unborn.attempts = 0;
+    unborn.alone = false;
+    semel__progress_verdict(v, &unborn, (struct semel_str){0}, work->now_us, &item->progress);
+    item->changed = true;
+    return true;
+}

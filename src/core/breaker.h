@@ -21,8 +21,8 @@
 #include "core/retry.h"
 
 struct semel_route_breaker {
-    struct semel_breaker now; /* with threads, read it by semel__route_breaker_look */
-    const void *prober;       /* PROBING: the pump that has the probe */
+    struct semel_breaker now;    /* with threads, read it by semel__route_breaker_look */
+    const void *prober;          /* PROBING: the pump that has the probe */
     char why[SEMEL_BREAKER_WHY]; /* of the last failure that was reported; "": not known */
     void *ctx;
     void (*lock)(void *ctx); /* NULL: one thread */

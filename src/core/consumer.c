@@ -874,7 +874,8 @@ static semel_status read_both(struct setting *s, struct semel_str consumer, stru
 
 static semel_status allow(struct setting *s, struct semel_error *err)
 {
-    const struct change change = {&s->from.policy, &s->to.policy, is_file(s) && !s->by->adopts && !semel__str_given(s->stored.by.file)};
+    const struct change change = {&s->from.policy, &s->to.policy,
+                                  is_file(s) && !s->by->adopts && !semel__str_given(s->stored.by.file)};
     const struct rule *rule;
     int64_t n = 0;
 

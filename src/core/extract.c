@@ -55,7 +55,8 @@ semel_status semel__rule_parse(struct semel_str text, struct semel_rule *ret, st
     if (rule.kind == SEMEL_RULE_DEFAULT)
         return semel__fail(
             err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-            "\"%s\" is no rule; there are header:NAME, property:NAME, json:/POINTER, position, digest and stored", shown);
+            "\"%s\" is no rule; there are header:NAME, property:NAME, json:/POINTER, position, digest and stored",
+            shown);
     if (rule.kind == SEMEL_RULE_JSON && !semel__json_pointer_valid(rule.name))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "\"%s\": not a JSON pointer; it must start with / and write ~ as ~0 and / as ~1", shown);

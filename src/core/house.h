@@ -36,9 +36,9 @@ semel_status semel__house_keep(struct semel_inbox *inbox, size_t max, size_t *re
 struct semel_house_place;
 struct semel_house {
     struct semel_inbox inbox;
-    struct semel_policy policy; /* of the consumer that is visited */
-    struct semel__handler none; /* no handler runs */
-    struct semel_arena arena, sheet; /* live as long as one round; as one visit */
+    struct semel_policy policy;       /* of the consumer that is visited */
+    struct semel__handler none;       /* no handler runs */
+    struct semel_arena arena, sheet;  /* live as long as one round; as one visit */
     struct semel_house_place *places; /* where the steps of each consumer continue */
     size_t n_places, room;
 };

@@ -1114,31 +1114,10 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
 
 /* ---- stored to be run later, and recorded ---------------------------------------------------------- */
 
-/* A new one that is not to run yet waits for its time alone, without a class: the verdict comes then. */
-static bool postpone(struct work *work, struct item *item)
-{
-    struct semel__verdict *v = &item->verdict;
-    struct semel_progress unborn = item->progress;
-    const bool stored = v->act == SEMEL_RUN || (v->changes && v->becomes == SEMEL_STATE_WAITING);
-    if (item->row != NULL || !stored || item->msg->not_before_us <= work->now_us)
-        return false;
-    v->why = v->act == SEMEL_RUN ? SEMEL_WHY_NEW : v->why;
-    v->act = SEMEL_ACK;
-    v->changes = true;
-    v->becomes = SEMEL_STATE_WAITING;
-    v->cls = SEMEL_CLASS_NONE;
-    v->due_us = item->msg->not_before_us;
-    unborn.attempts = 0;
-    unborn.alone = false;
-    semel__progress_verdict(v, &unborn, (struct semel_str){0}, work->now_us, &item->progress);
-    item->changed = true;
-    return true;
-}
-
 /* One that may run now is made to wait, due at once. */
 static void hold(struct work *work, struct item *item)
 {
-    if (postpone(work, item) || item->verdict.act != SEMEL_RUN)
+    if (semel__item_postpone(work, item) || item->verdict.act != SEMEL_RUN)
         return;
     item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_DUPLICATE, .due_us = SEMEL_NONE};
     if (item->row != NULL) {

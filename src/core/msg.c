@@ -17,7 +17,10 @@
 
 void semel__msg_init(struct semel__msg *msg)
 {
-    *msg = (struct semel__msg){.version = SEMEL_NONE, .message_time_us = SEMEL_NONE, .envelope_time_us = SEMEL_NONE, .not_before_us = SEMEL_NONE};
+    *msg = (struct semel__msg){.version = SEMEL_NONE,
+                               .message_time_us = SEMEL_NONE,
+                               .envelope_time_us = SEMEL_NONE,
+                               .not_before_us = SEMEL_NONE};
 }
 
 bool semel__msg_copy(struct semel_arena *arena, const struct semel__msg *msg, struct semel__msg *ret)

@@ -166,4 +166,8 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
 /* Is this the world's failure, which charges no message? */
 bool semel__is_environment(semel_status status, const struct semel_error *err);
 
+/* Of a put: a new one that is not to run yet waits for its time alone, without a class; the verdict comes then. false:
+ * it has no such time. */
+bool semel__item_postpone(struct work *work, struct item *item);
+
 #endif

@@ -4,9 +4,9 @@
  * is lost.
  *
  * Besides the tasks of units there are four: `http` runs the server's loop, `counts` counts rows for the gauges by
- * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), `house` keeps house for
- * consumers that are no routes (house.c), and `api` answers operators, on a connection of its own; on SQLite, which has
- * one per process, on a handle of its own, so that a long list holds workers up for as long as it is read.
+ * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), `house` keeps house
+ * for consumers that are no routes (house.c), and `api` answers operators, on a connection of its own; on SQLite, which
+ * has one per process, on a handle of its own, so that a long list holds workers up for as long as it is read.
  */
 #include "daemon/daemon.h"
 

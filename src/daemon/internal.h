@@ -119,8 +119,8 @@ struct daemon_route {
     struct semel_unit unit;
     struct semel_daemon *daemon;
     const struct semel_route *conf;
-    bool listens;                  /* its workers poll the HTTP endpoint; there is no source thread */
-    bool stored_only;              /* `from: inbox`: nothing is delivered; every worker ticks, and the handoff is empty */
+    bool listens;     /* its workers poll the HTTP endpoint; there is no source thread */
+    bool stored_only; /* `from: inbox`: nothing is delivered; every worker ticks, and the handoff is empty */
     struct semel_handoff *handoff; /* NULL: it listens */
     struct semel_pull *pull;
     struct semel_positions *_Atomic positions; /* of the source thread; a worker reports that one was taken over */
@@ -160,8 +160,8 @@ semel_status semel__daemon_open_caller(const struct semel_do *handler, struct se
 /* Its end was not reported, and its call may run until its time is over, by the store's clock (P45): only then can "not
  * done" be trusted. */
 bool semel__daemon_may_run_still(const struct semel_do *handler, const struct semel_row *row, int64_t store_us);
-/* Records what a reconcile was answered: resolved, discarded or retried. *ret_reason: what the answer was; not given: the
- * outcome stays unknown. *ret_done: it is recorded; not, if the row has changed since updated_us. */
+/* Records what a reconcile was answered: resolved, discarded or retried. *ret_reason: what the answer was; not given:
+ * the outcome stays unknown. *ret_done: it is recorded; not, if the row has changed since updated_us. */
 semel_status semel__daemon_reconciled(struct semel_inbox *inbox, const struct semel__msg *msg, int64_t updated_us,
                                       const struct semel_call_end *end, struct semel_str *ret_reason, bool *ret_done,
                                       struct semel_error *err);

@@ -362,7 +362,8 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
     if (done)
         SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_INFO, "reconciled",
                    SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
-                   SEMEL_F_STR("id", msg->id), SEMEL_F_Z("idempotency_key", slot->call.key), SEMEL_F_STR("why", reason));
+                   SEMEL_F_STR("id", msg->id), SEMEL_F_Z("idempotency_key", slot->call.key),
+                   SEMEL_F_STR("why", reason));
     else if (status != SEMEL_OK)
         semel__daemon_log(worker->route, SEMEL_LOG_WARN, "cannot record what the reconcile reported", status, &err, 0);
     worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;

@@ -115,7 +115,8 @@ static semel_status ask(struct asking *a, const struct semel_row *row, int64_t s
     a->sum->found++;
     if (semel__daemon_may_run_still(&a->route->handler, row, store_us)) {
         a->sum->unknown++;
-        tell(a, row->id, "unknown", SEMEL_STR("its call may still run, and could not be told from one that did nothing"));
+        tell(a, row->id, "unknown",
+             SEMEL_STR("its call may still run, and could not be told from one that did nothing"));
         return SEMEL_OK;
     }
     while (a->slots[i].used)

@@ -284,7 +284,7 @@ static enum semel_unit_ready ready(struct semel_unit *unit, struct semel_buf *wh
     char down[SEMEL_TASK_WHY] = "";
     if (worker_down(route, down))
         what = "the store is not connected, or the handler cannot be used";
-    if (!atomic_load(&route->source.up)) {
+    else if (!atomic_load(&route->source.up)) {
         what = "the source is not connected";
         semel__task_why(&route->source, down);
     }

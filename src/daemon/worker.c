@@ -284,7 +284,9 @@ void semel__daemon_worker_ticked(struct daemon_worker *worker, int64_t now_us, b
         worker->wary_until_us = now_us + WARY_US;
     worker->trouble = trouble;
     bool wary = now_us < worker->wary_until_us && worker->wary_until_us - now_us <= WARY_US;
-    worker->quiet = !idle || wary || worker->route->stored_only ? 0 : worker->quiet < QUIET_MAX ? worker->quiet + 1 : QUIET_MAX;
+    worker->quiet = !idle || wary || worker->route->stored_only ? 0
+                    : worker->quiet < QUIET_MAX                 ? worker->quiet + 1
+                                                                : QUIET_MAX;
     worker->next_tick_us = now_us + (worker->route->daemon->conf->schedule.every_us << worker->quiet);
 }
 

@@ -21,7 +21,9 @@
 void semel_msg_init(struct semel_msg *msg)
 {
     if (msg != NULL)
-        *msg = (struct semel_msg){.size = sizeof *msg, .version = SEMEL_NONE, .message_time_us = SEMEL_NONE,
+        *msg = (struct semel_msg){.size = sizeof *msg,
+                                  .version = SEMEL_NONE,
+                                  .message_time_us = SEMEL_NONE,
                                   .not_before_us = SEMEL_NONE};
 }
 

@@ -59,8 +59,8 @@ struct semel_bulk {
     int64_t next_us, looked_us; /* pace: when the next one may go; when the released were looked at */
     int64_t since_look;
     int64_t first, again; /* the first place of this run; the last that was retried again (see handle_again) */
-    const char *stopped; /* why it ended early: a word for programs; NULL: it did not */
-    char cause[700];     /* the same for people */
+    const char *stopped;  /* why it ended early: a word for programs; NULL: it did not */
+    char cause[700];      /* the same for people */
     /* What came of it. */
     struct semel_cause causes[CAUSES_MAX + 1]; /* the last one is for all others */
     size_t n_causes;

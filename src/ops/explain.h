@@ -35,8 +35,8 @@ struct semel_ops_facts {
 /* Counts `rows`, the unfinished of the key in the key's order, into head, before, behind and open. */
 void semel__facts_key(struct semel_ops_facts *facts, const struct semel_row *rows, size_t n, bool more);
 
-/* The key under which its effect was asked for: Idempotency-Key, SEMEL_KEY or the step key of a worker that pulls. false:
- * its effect is in the database, and there is none. */
+/* The key under which its effect was asked for: Idempotency-Key, SEMEL_KEY or the step key of a worker that pulls.
+ * false: its effect is in the database, and there is none. */
 bool semel__facts_idempotency_key(const struct semel_ops_facts *facts, char ret[SEMEL_STEP_KEY_TEXT]);
 
 /* Why it is not running (or what came of it); then what would make it run, or that there is nothing to do. */

@@ -169,7 +169,8 @@ void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts
     semel__explain(f, &why, &next);
     semel__object_init(&o);
     put_row(&o, f->row);
-    semel__object_text(&o, "idempotency_key", semel__facts_idempotency_key(f, key) ? semel__str(key) : (struct semel_str){0});
+    semel__object_text(&o, "idempotency_key",
+                       semel__facts_idempotency_key(f, key) ? semel__str(key) : (struct semel_str){0});
     semel__object_texts(&o, "business_keys", h->business, h->n_business);
     semel__object_texts(&o, "wanted_keys", f->row->wants, f->row->n_wants);
     /* Those that have a business key that it wants; those who wait for one, the first of them and how many there are.

@@ -194,7 +194,7 @@ const struct semel_cause *semel__bulk_causes(const struct semel_bulk *bulk, size
 struct semel_guarantee_text semel__ops_guarantee(const struct semel_policy *policy);
 
 struct semel_consumer_line {
-    struct semel_str name, settings; /* settings: what is stored, on one line */
+    struct semel_str name, settings;       /* settings: what is stored, on one line */
     struct semel_guarantee_text guarantee; /* DAMAGED: the settings cannot be read */
 };
 semel_status semel__ops_consumer_line(struct semel_ops *ops, struct semel_str name, struct semel_consumer_line *ret,

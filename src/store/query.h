@@ -188,8 +188,8 @@ semel_status semel_query_selection(struct semel_store *store, int64_t number, st
 /* What is not handled yet, in order, at most max. */
 semel_status semel_query_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
                                   struct semel_selected **ret, size_t *ret_n, struct semel_error *err);
-/* What was done, in places after `after` and before `end`, and is a dead letter again, in order, at most max; updated_us
- * is that of the row now. */
+/* What was done, in places after `after` and before `end`, and is a dead letter again, in order, at most max;
+ * updated_us is that of the row now. */
 semel_status semel_query_again(struct semel_store *store, int64_t number, int64_t after, int64_t end, size_t max,
                                struct semel_arena *arena, struct semel_selected **ret, size_t *ret_n,
                                struct semel_error *err);

@@ -575,10 +575,8 @@ struct marked {
 };
 
 static const struct sql_field marked_fields[] = {
-    SQL_FIELD(struct marked, number, number),
-    SQL_FIELD(struct marked, place, place),
-    SQL_FIELD(struct marked, place_end, place_end),
-    SQL_FIELD(struct marked, limit, limit),
+    SQL_FIELD(struct marked, number, number),       SQL_FIELD(struct marked, place, place),
+    SQL_FIELD(struct marked, place_end, place_end), SQL_FIELD(struct marked, limit, limit),
     SQL_FIELD(struct marked, result, result),
 };
 

@@ -402,7 +402,8 @@ def test_an_unknown_consumer_is_told_to_be_one(store):
     assert store.semel("consumer", "show", "").code == 3
     store.semel("send", "-c", "somebody", "--id", "m1", "x")
     assert store.semel("consumer", "show", "somebody").code == 0
-    assert store.semel("consumer", "ls").out.splitlines()[1].split() == ["somebody", "ATOMIC", "for", "45", "days", "{}"]
+    listed = store.semel("consumer", "ls").out.splitlines()[1].split()
+    assert listed == ["somebody", "ATOMIC", "for", "45", "days", "{}"]
 
 
 def test_damaged_settings_are_named_and_do_not_hide_the_others(store):

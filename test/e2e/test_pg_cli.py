@@ -292,7 +292,7 @@ def test_status_shows_consumers_the_server_and_what_needs_a_person(pg):
     pg.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, error_class = 'permanent', error_text = 'no'")
     told = pg.semel("status")
     assert told.code == 0 and "PostgreSQL" in told.out and f"schema {NEWEST}" in told.out, told
-    assert "warning: 1 dead letters" in told.out
+    assert "warning: 1 dead letter;" in told.out
     data = pg.semel("status", "--json").json
     assert data["schema"] == NEWEST and data["dead"] == 1 and data["consumers"][0]["consumer"] == "billing"
     assert data["postgres"].startswith("PostgreSQL")

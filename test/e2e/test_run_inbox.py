@@ -191,7 +191,7 @@ def test_a_program_and_a_worker_that_pulls_get_what_is_stored(tmp_path, books, s
         source.send([("p1", {"k": "k1", "n": 2})], consumer="pulled")
         taken = pull("take?max=5&wait=20s")
         assert [one["id"] for one in taken] == ["p1"], taken
-        pull("settle", [{"token": taken[0]["token"], "result": "done"}])
+        pull("settle", {"token": taken[0]["token"], "result": "done"})
         daemon.until(lambda: books.states("pulled") == {"completed": 1}, "the worker has settled it")
 
 

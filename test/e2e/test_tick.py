@@ -65,16 +65,19 @@ def base(request, tmp_path):
 def expire(base, consumer, id):
     """A message whose worker died: its lease ran out."""
     assert base.semel("send", "--consumer", consumer, "--id", id, "{}").code == 0
-    then = "now() - interval '1 minute'" if base.table == "semel.inbox" else "1000"
-    table = "semel.record" if base.table == "semel.inbox" else base.table
-    base.sql(f"UPDATE {table} SET status = 'processing', attempts = 1, alone = true, due_at = NULL, "
-             f"lease_owner = 'gone', lease_token = (SELECT coalesce(max(lease_token), 0) + 1 FROM {base.table}), "
-             f"lease_until = {then} WHERE status = 'waiting';")
+    postgres = base.table == "semel.inbox"
+    then = "now() - interval '1 minute'" if postgres else "1000"
+    which = (f"key = semel.message_key('{id}') AND stream = (SELECT stream FROM semel.stream "
+             f"WHERE consumer = '{consumer}')" if postgres else f"message_id = '{id}' AND consumer = '{consumer}'")
+    base.sql(f"UPDATE {'semel.record' if postgres else base.table} SET status = 'processing', attempts = 1, "
+             f"due_at = NULL, lease_owner = 'gone', lease_until = {then}, "
+             f"lease_token = (SELECT coalesce(max(lease_token), 0) + 1 FROM {base.table}) WHERE {which};")
 
 
-def states(base):
-    rows = base.sql(f"SELECT consumer, status FROM {base.table} ORDER BY consumer, message_id;")
-    return [tuple(row) for row in rows]
+def held(base):
+    """The messages that somebody still has, as far as the rows tell."""
+    return {tuple(row) for row in base.sql(
+        f"SELECT consumer, message_id FROM {base.table} WHERE status = 'processing';")}
 
 
 # ---- once
@@ -85,7 +88,7 @@ def test_once_it_serves_all_consumers_and_counts(base):
     result = base.semel("tick")
     assert result.code == 0, result
     assert result.out == "2 consumers: recovered 2, decided 0, woken 0, purged 0; keys 0\n"
-    assert states(base) == [("one", "failed"), ("two", "failed")]
+    assert held(base) == set()
     again = base.semel("tick", "--json")
     assert (again.code, again.json) == (0, {"consumers": 2, **dict.fromkeys(KINDS, 0)})
 
@@ -94,7 +97,7 @@ def test_once_it_serves_all_consumers_and_counts(base):
 def test_once_it_serves_the_consumers_that_are_named(base):
     result = base.semel("tick", "--consumer", "two", "--json")
     assert result.code == 0 and result.json["consumers"] == 1 and result.json["recovered"] == 1, result
-    assert states(base) == [("one", "processing"), ("two", "failed")]
+    assert held(base) == {("one", "m1")}
     result = base.semel("tick", "--consumer", "three")
     assert result.code == 3 and "three" in result.err, result
 
@@ -116,7 +119,7 @@ def test_with_every_it_goes_on_until_a_signal(tmp_path, base, how):
     with Ticker(tmp_path, base.url) as ticker:
         ticker.until(lambda: ticker.says("recovered=2"), "it logs what it did")
         expire(base, "one", "later")
-        ticker.until(lambda: ("one", "processing") not in states(base), "it goes on")
+        ticker.until(lambda: not held(base), "it goes on")
         assert ticker.stop(how)[0] == 0
         assert "stopped" in ticker.log.read_text()
 
@@ -124,7 +127,7 @@ def test_with_every_it_goes_on_until_a_signal(tmp_path, base, how):
 # I26
 def test_with_every_and_json_each_round_that_did_something_is_an_object(tmp_path, base):
     with Ticker(tmp_path, base.url, "--json") as ticker:
-        ticker.until(lambda: ("one", "processing") not in states(base), "it did something")
+        ticker.until(lambda: not held(base), "it did something")
         code, out = ticker.stop()
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and sum(line["recovered"] for line in lines) == 2, out
@@ -140,14 +143,14 @@ def test_it_survives_a_restart_of_the_server(tmp_path):
         base.table = "semel.inbox"
         with Ticker(tmp_path, base.url) as ticker:
             expire(base, "one", "m1")
-            ticker.until(lambda: states(base) == [("one", "failed")], "it works")
+            ticker.until(lambda: not held(base), "it works")
             server.stop(signal.SIGQUIT)
             ticker.until(lambda: ticker.says("the store fails; retrying"), "it notices")
             server.start()
             ticker.until(lambda: ticker.says("the store is back"), "it comes back")
             expire(base, "one", "m2")
-            ticker.until(lambda: states(base) == [("one", "failed")] * 2, "it works again")
-            assert ticker.log.read_text().count("the store fails") <= 3  # not once per round
+            ticker.until(lambda: not held(base), "it works again")
+            assert ticker.log.read_text().count("the store fails") <= 6  # once per cause, not per round
             assert ticker.stop()[0] == 0
     finally:
         server.done()
@@ -205,7 +208,7 @@ def test_a_consumer_whose_settings_cannot_be_read_is_passed_over_and_named(base)
     base.sql(f"INSERT INTO {table} (consumer, settings, updated_at) VALUES ('one', '{{\"lease\": 7}}', {at});")
     result = base.semel("tick")
     assert result.code == 1 and "lease" in result.err and "one" in result.err, result
-    assert states(base) == [("one", "processing"), ("two", "failed")]
+    assert held(base) == {("one", "m1")}
 
 
 def test_options_that_cannot_be_meant_are_refused(base):

@@ -398,7 +398,8 @@ static void the_example_of_every_kind_is_read(void **state)
                 struct semel_conf *conf = reading_ok(&reading, buf.p);
                 assert_ptr_equal(conf->routes[0].from.kind, semel__broker_kinds[source]);
                 assert_int_equal(conf->routes[0].handler.kind, handler);
-                assert_int_equal(conf->routes[0].rules.id.kind, SEMEL_RULE_DEFAULT); /* ordinary messages have no ce_id */
+                assert_int_equal(conf->routes[0].rules.id.kind,
+                                 SEMEL_RULE_DEFAULT); /* ordinary messages have no ce_id */
                 reading_done(&reading);
                 semel__buf_done(&buf);
             }

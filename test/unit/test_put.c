@@ -147,7 +147,8 @@ static void a_wake_does_not_bring_a_message_for_later_forward(void **state)
     int64_t due_us = e->now_us + HOUR_US;
     e->policy.order = SEMEL_ORDER_VERSION;
     const struct semel__msg msgs[] = {keyed("v1", "ok", "k", 1), later(keyed("v2", "ok", "k", 2), due_us),
-                                      later(keyed("v5", "ok", "m", 5), due_us), later(msg("past", "ok"), e->now_us - 1)};
+                                      later(keyed("v5", "ok", "m", 5), due_us),
+                                      later(msg("past", "ok"), e->now_us - 1)};
     put_all(e, msgs, 3);
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
     assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_GAP, SEMEL_STATE_WAITING);

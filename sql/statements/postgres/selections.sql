@@ -43,7 +43,8 @@ WHERE number = :number AND result IS NULL ORDER BY place LIMIT :limit
 -- Those that were done, and are dead letters again.
 -- gives: place, consumer, source, message_id, updated_at
 SELECT m.place, m.consumer, m.source, m.message_id, i.updated_at
-FROM semel.selected AS m JOIN semel.inbox AS i ON i.consumer = m.consumer AND i.source = m.source AND i.key = semel.message_key(m.message_id)
+FROM semel.selected AS m
+JOIN semel.inbox AS i ON i.consumer = m.consumer AND i.source = m.source AND i.key = semel.message_key(m.message_id)
 WHERE m.number = :number AND m.place > :place AND m.place < :place_end AND m.result = 'done' AND i.status = 'dead'
 ORDER BY m.place LIMIT :limit
 

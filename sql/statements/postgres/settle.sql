@@ -151,8 +151,8 @@ UPDATE semel.order_key AS o SET skipped = pg_catalog.string_to_array(b.skipped, 
 FROM :rows AS b WHERE o.consumer = :consumer AND o.order_key = b.order_key
 
 -- fragment: woken(first)
--- Whoever has the row without its key (a copy under another key) is not waited for: a sweep wakes it later. One that was
--- put for a later time has no class, and keeps it.
+-- Whoever has the row without its key (a copy under another key) is not waited for: a sweep wakes it later. One that
+-- was put for a later time has no class, and keeps it.
 UPDATE semel.record AS u SET due_at = :now, error_class = 'blocked', updated_at = {bump(u)}
 WHERE u.ctid = ANY (ARRAY(
     SELECT t.ctid FROM :rows AS b

@@ -30,8 +30,10 @@ WHERE number = :number AND result IS NULL ORDER BY place LIMIT :limit
 -- name: selection_again
 -- Those that were done, and are dead letters again.
 -- gives: place, consumer, source, message_id, updated_at
-SELECT m.place AS place, m.consumer AS consumer, m.source AS source, m.message_id AS message_id, i.updated_at AS updated_at
-FROM main.semel_selected AS m JOIN main.semel_inbox AS i ON i.consumer = m.consumer AND i.source = m.source AND i.message_id = m.message_id
+SELECT m.place AS place, m.consumer AS consumer, m.source AS source, m.message_id AS message_id,
+    i.updated_at AS updated_at
+FROM main.semel_selected AS m
+JOIN main.semel_inbox AS i ON i.consumer = m.consumer AND i.source = m.source AND i.message_id = m.message_id
 WHERE m.number = :number AND m.place > :place AND m.place < :place_end AND m.result = 'done' AND i.status = 'dead'
 ORDER BY m.place LIMIT :limit
 
