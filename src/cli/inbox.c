@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * inbox.c: the command `semel inbox`: ls, show, export, retry, discard, resolve; a skin on ops: it reads options, asks for
- * confirmation, keeps signals until a bulk command may stop, and prints.
+ * inbox.c: the command `semel inbox`: ls, show, export, retry, discard, resolve; a skin on ops: it reads options, asks
+ * for confirmation, keeps signals until a bulk command may stop, and prints.
  *
  * Invariants: nothing of a message reaches a terminal as it is, but with --payload, and then only text. What is cut is
  * said to be cut. Signals are kept, not handled: a command stops between two messages and never within one.
  */
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/cli.h"

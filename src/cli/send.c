@@ -365,8 +365,8 @@ static void report(struct lines *run)
         run->lines = run->stopped > last ? run->stopped : last;
 }
 
-/* In one transaction. A store that answers, and refuses, is asked line by line, so that the report names the one that it
- * refuses and those before it are stored. */
+/* In one transaction. A store that answers, and refuses, is asked line by line, so that the report names the line that
+ * it refuses, and those before it are stored. */
 static semel_status store_batch(struct lines *run, struct semel_error *err)
 {
     semel_status status = semel__put_many(run->s, run->msgs, run->n_msgs, run->puts, err);

@@ -445,7 +445,7 @@ def test_what_cannot_be_exported_is_named_and_the_others_are(store, tmp_path):
         assert store.semel("send", "-c", "billing", "--id", id, payload).code == 0
     store.sql("UPDATE semel_inbox SET payload = NULL WHERE message_id = 'none'")
     result = store.semel("inbox", "export", "-c", "billing")
-    assert result.code == 1 and [json.loads(line)["id"] for line in result.out.splitlines()] == ["text", "other"], result
+    assert result.code == 1 and [json.loads(line)["id"] for line in result.out.splitlines()] == ["text", "other"]
     assert "bytes: its payload is not text" in result.err and "none: its payload is not kept" in result.err
     assert store.semel("inbox", "export", "-c", "billing", "--type", "nothing").out == ""
     assert store.semel("inbox", "export").code == 2
