@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * inbox.c: the command `semel inbox`: ls, show, retry, discard, resolve; a skin on ops: it reads options, asks for
- * confirmation, keeps signals until a bulk command may stop, and prints.
+ * inbox.c: the command `semel inbox`: ls, show, export, retry, discard, resolve; a skin on ops: it reads options, asks
+ * for confirmation, keeps signals until a bulk command may stop, and prints.
  *
  * Invariants: nothing of a message reaches a terminal as it is, but with --payload, and then only text. What is cut is
  * said to be cut. Signals are kept, not handled: a command stops between two messages and never within one.
  */
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/cli.h"
@@ -271,6 +267,107 @@ static const struct cli_command ls = {
             "  semel inbox ls --consumer billing --status failed,unknown --older 1h\n"
             "  semel inbox ls --dead --group-by error",
     .run = run_ls,
+};
+
+/* ---- export -------------------------------------------------------------------------------------- */
+
+#define EXPORT_PAGE 50
+
+/* A line that `semel send --lines` takes. The payload is a string, so that it comes back byte for byte. */
+static void put_line(struct semel_object *object, const struct semel_row *row)
+{
+    const struct {
+        const char *name;
+        struct semel_str value;
+    } texts[] = {{"id", row->id}, {"source", row->source}, {"type", row->type}, {"order_key", row->order_key}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (texts[i].value.n > 0)
+            semel__object_text(object, texts[i].name, texts[i].value);
+    if (row->version != SEMEL_NONE)
+        semel__object_number(object, "version", row->version);
+    if (row->message_time_us != SEMEL_NONE)
+        semel__object_time(object, "time", row->message_time_us);
+    if (semel__str_given(row->headers))
+        semel__object_raw(object, "headers", row->headers);
+    semel__object_text(object, "payload", row->payload);
+}
+
+/* Exit code of one row: it is printed, or why it is not. */
+static int export_row(const struct semel_row *row)
+{
+    struct semel_object object;
+    char id[80];
+    semel__str_show(id, sizeof id, row->id);
+    if (!semel__str_given(row->payload))
+        return cli_fail(CLI_FAILED, "%s: its payload is not kept; it is left out", id);
+    if (!semel__utf8_valid(row->payload) || !semel__utf8_valid(row->id))
+        return cli_fail(CLI_FAILED, "%s: its payload is not text; it is left out: semel inbox show --payload has it",
+                        id);
+    semel__object_init(&object);
+    put_line(&object, row);
+    return cli_object_print(&object);
+}
+
+static int export_all(struct semel_ops *ops, const struct semel_query *query)
+{
+    struct semel_error err = {0};
+    int64_t after = SEMEL_NONE;
+    int code = CLI_OK;
+    size_t n = EXPORT_PAGE, damaged = 0, all_damaged = 0;
+    while (n > 0 && n + damaged >= EXPORT_PAGE) {
+        struct semel_arena arena;
+        struct semel_row *rows = NULL;
+        semel__arena_init(&arena, CLI_JSON_MAX);
+        semel_status status = semel_query_list(ops->store, &query->filter, after, EXPORT_PAGE, true, &arena, &rows, &n,
+                                               &damaged, &err);
+        for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+            int one = export_row(&rows[i]);
+            code = code != CLI_OK ? code : one;
+            after = rows[i].arrival;
+        }
+        all_damaged += damaged;
+        semel__arena_done(&arena);
+        if (status != SEMEL_OK)
+            return cli_fail_error(status, &err, "reading the inbox");
+    }
+    if (all_damaged > 0)
+        return cli_fail(CLI_FAILED, "%zu rows cannot be read as Semel's and are left out", all_damaged);
+    return code;
+}
+
+static int run_export(struct cli *cli, const struct cli_args *args)
+{
+    struct semel_query query;
+    struct semel_ops ops;
+    if (cli_value(args, "consumer") == NULL)
+        return cli_fail(CLI_USAGE, "--consumer is needed: a line does not name it");
+    int code = read_query(args, false, &query);
+    if (code == CLI_OK)
+        code = cli_ops_open(cli, args, false, &ops);
+    if (code != CLI_OK)
+        return code;
+    code = export_all(&ops, &query);
+    cli_ops_close(&ops);
+    return code;
+}
+
+static const struct cli_option export_options[] = {FILTER_OPTIONS, CLI_STORE_OPTION, {NULL, 0, NULL, NULL}};
+
+static const struct cli_command export_command = {
+    .name = "export",
+    .summary = "print messages with their payloads, one JSON object per line",
+    .operands = "",
+    .options = export_options,
+    .no_json = true,
+    .help = "Each line is one that semel send --lines takes: id, source, type, order_key, version, time, headers and "
+            "payload.\n"
+            "Business keys are not in it. A message whose payload is not kept, or is not text, is named on stderr and\n"
+            "left out; the exit code is then 1.\n"
+            "\n"
+            "Examples:\n"
+            "  semel inbox export --consumer billing --dead > dead.jsonl\n"
+            "  semel inbox export --consumer billing --status failed | semel send --consumer billing2 --lines",
+    .run = run_export,
 };
 
 /* ---- show --------------------------------------------------------------------------------------- */
@@ -982,6 +1079,7 @@ static const struct cli_command resolve = {
 static const struct cli_command *const children[] = {
     &ls,
     &show_command,
+    &export_command,
     &retry,
     &discard,
     &resolve,
@@ -993,7 +1091,7 @@ static const struct cli_command *const children[] = {
 
 const struct cli_command cli_inbox = {
     .name = "inbox",
-    .summary = "list, explain, retry, discard, resolve and reconcile messages",
+    .summary = "list, explain, export, retry, discard, resolve and reconcile messages",
     .operands = "COMMAND",
     .help =
         "Dead letters are messages like all others: semel inbox ls --dead lists them, semel inbox ls --group-by error\n"

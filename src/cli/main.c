@@ -47,7 +47,8 @@ static int run(struct cli *cli, int argc, char **argv)
     int code = cli_parse(cli, argc, argv, &args);
     if (code != CLI_OK)
         return code;
-    if (cli_flag(&args, "help"))
+    bool alone = args.command == &cli_root && !cli_flag(&args, "version");
+    if (alone || cli_flag(&args, "help"))
         return cli_help_print(stdout, args.path, args.command);
     if (args.command == &cli_root) /* --version */
         return cli_version.run(cli, &args);

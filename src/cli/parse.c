@@ -239,7 +239,7 @@ static int check_operands(const struct cli_args *args)
         bool root = command == &cli_root;
         if (args->n_operands > 0)
             return late_command(args);
-        if (root && cli_flag(args, "version"))
+        if (root && (cli_flag(args, "version") || args->n_given == 0))
             return CLI_OK;
         return cli_fail(CLI_USAGE, "semel%s%s needs a command; semel%s%s --help lists them", root ? "" : " ",
                         args->path, root ? "" : " ", args->path);

@@ -37,6 +37,7 @@
 #define BATCH_BYTES ((size_t)4 << 20) /* of lines; a longer one is a batch of its own */
 #define TABLE 4096                    /* of a batch's ids; a power of two, and more than BATCH */
 #define PAUSE_MS 2
+#define LINGER_US 5000 /* more input may come so soon that it should be in the same batch */
 #define FOREVER_US (INT64_C(3600) * 1000000)
 
 /* What came of one message, in a word and in a sentence. */
@@ -382,8 +383,8 @@ static void report(struct lines *run)
         run->lines = run->stopped > last ? run->stopped : last;
 }
 
-/* In one transaction. A store that answers, and refuses, is asked line by line, so that the report names the one that it
- * refuses and those before it are stored. */
+/* In one transaction. A store that answers, and refuses, is asked line by line, so that the report names the line that
+ * it refuses, and those before it are stored. */
 static semel_status store_batch(struct lines *run, struct semel_error *err)
 {
     semel_status status = semel__put_many(run->s, run->msgs, run->n_msgs, run->puts, err);
@@ -502,7 +503,7 @@ static void too_long(struct lines *run)
 /* Before it waits, it stores what was read. false: it is interrupted. */
 static bool wait_for_input(struct lines *run)
 {
-    if (cli_stdin_ready(0))
+    if (cli_stdin_ready(run->n > 0 ? LINGER_US : 0))
         return true;
     end_batch(run);
     while (run->code == CLI_OK && !cli_stdin_ready(FOREVER_US))

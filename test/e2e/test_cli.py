@@ -124,12 +124,17 @@ def test_the_version_is_told_in_both_ways():
     (["--version", "status"], "the command comes first, its options behind it: semel status ..."),
     (["--store", "sqlite:x", "status"], "no option '--store'; the command comes first, its options behind it"),
     (["inbox", "--json", "ls"], "no option '--json'; the command comes first, its options behind it"),
-    ([], "semel needs a command"),
 ])
 def test_what_was_mistyped_is_refused_with_what_would_be_right(args, said):
     result = run(*args)
     assert result.code == 2 and result.out == "", result
     assert said in result.err and result.err.count("\n") == 1, result
+
+
+def test_without_a_word_it_prints_its_help():
+    alone, asked = run(), run("--help")
+    assert (alone.code, alone.err, alone.out) == (0, "", asked.out) and "semel inbox" not in alone.err
+    assert "inbox" in alone.out and "send" in alone.out
 
 
 def test_options_may_be_written_in_each_usual_way(store):

@@ -420,3 +420,32 @@ def test_a_command_that_show_prints_names_the_very_id_when_it_is_pasted(store, t
     assert pasted.returncode == 0, (command, pasted)
     assert not os.path.exists(tmp_path / "hacked")
     assert store.sql("SELECT message_id FROM semel_inbox WHERE status = 'failed'") == [(id,)]
+
+
+def test_what_is_exported_can_be_sent_again(store):
+    lines = [{"id": f"m{i}", "source": "eu", "type": "paid", "order_key": f"k{i % 3}", "headers": {"trace": "7"},
+              "time": "2026-11-15T22:48:07Z", "payload": text}
+             for i, text in enumerate(["{\"a\": 1}", "two\nlines", "", "\u202e\U0001f600 \x1b[31m", "x" * 100000] * 30)]
+    sent = store.semel("send", "-c", "billing", "--lines", stdin="".join(json.dumps(line) + "\n" for line in lines))
+    assert sent.code == 0, sent
+    exported = store.semel("inbox", "export", "-c", "billing")
+    assert exported.code == 0 and exported.out.count("\n") == len(lines) and "\x1b" not in exported.out, exported.err
+    again = store.semel("send", "-c", "copy", "--lines", stdin=exported.out)
+    assert again.out.startswith(f"{len(lines)} lines: {len(lines)} accepted"), again
+    columns = "message_id, source, type, order_key, version, message_time, headers, payload"
+    first, second = (store.sql(f"SELECT {columns} FROM semel_inbox WHERE consumer = ? ORDER BY arrival", consumer)
+                     for consumer in ("billing", "copy"))
+    assert first == second and len(first) == len(lines)
+
+
+def test_what_cannot_be_exported_is_named_and_the_others_are(store, tmp_path):
+    blob = tmp_path / "blob"
+    blob.write_bytes(b"\xff\x00")
+    for id, payload in (("text", "x"), ("bytes", f"@{blob}"), ("none", "y"), ("other", "z")):
+        assert store.semel("send", "-c", "billing", "--id", id, payload).code == 0
+    store.sql("UPDATE semel_inbox SET payload = NULL WHERE message_id = 'none'")
+    result = store.semel("inbox", "export", "-c", "billing")
+    assert result.code == 1 and [json.loads(line)["id"] for line in result.out.splitlines()] == ["text", "other"]
+    assert "bytes: its payload is not text" in result.err and "none: its payload is not kept" in result.err
+    assert store.semel("inbox", "export", "-c", "billing", "--type", "nothing").out == ""
+    assert store.semel("inbox", "export").code == 2

@@ -44,8 +44,8 @@ released AS (
 
 -- name: settle_update
 -- A change that does not apply has no side effects, so its attempt and the release of its business keys are parts of
--- this statement. IS TRUE: a plain equality would be a condition to join by, and the planner joins every row of the table
--- that has this status with every row of the batch as long as the table is small.
+-- this statement. IS TRUE: a plain equality would be a condition to join by, and as long as the table is small the
+-- planner joins every row of it that has this status with every row of the batch.
 -- rows: pairs record_key
 -- gives: n
 WITH done AS (
