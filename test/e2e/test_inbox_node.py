@@ -16,7 +16,7 @@ DRIVERS = ["pg"]
 # What Promise.all leaves running when one of its queries fails
 def test_query_behind_the_end_of_its_handler_is_refused(desk):
     for asked in [{"raise": "Permanent"}, {"sql": "SELECT 1/0"}, {}]:
-        desk.deliver((f"m{len(desk.rows())}", {"straggle": True, **asked}))
+        desk.deliver((f"m{len(desk.rows())}", asked), straggle=True)
     assert desk.books() == [("m2", "1")] and [row[1] for row in desk.rows()] == ["dead", "dead", "completed"]
 
 

@@ -19,7 +19,6 @@ const pause = (s) => new Promise((done) => { setTimeout(done, s * 1000); });
 async function book(tx, message) {
   const asked = message.json();
   if (asked.sleep) await pause(asked.sleep);
-  if (asked.straggle) setImmediate(() => tx.query("INSERT INTO ledger VALUES ('late', 1)").catch(() => {}));
   await tx.query('INSERT INTO ledger VALUES ($1, $2)', [message.id, asked.cents === undefined ? 1 : asked.cents]);
   if (asked.swallow) {
     await tx.query('SELECT 1/0').catch(() => {});
@@ -30,6 +29,15 @@ async function book(tx, message) {
   if (asked.end) await tx.query(asked.end);
   if (asked.raise) throw new errors[asked.raise](asked.text || 'as asked');
   return asked.outcome;
+}
+
+// Leaves a query behind, as Promise.all may.
+async function straggle(tx, message) {
+  try {
+    return await book(tx, message);
+  } finally {
+    setImmediate(() => tx.query("INSERT INTO ledger VALUES ('late', 1)").catch(() => {}));
+  }
 }
 
 // What a call to another service is: it cannot be rolled back.
@@ -59,7 +67,8 @@ async function perform(asked) {
     pools[db] = new Pool({ connectionString: URLS[db], max: 4, connectionTimeoutMillis: 5000 });
     pools[db].on('error', () => {});
   }
-  const handler = asked.no_handler ? undefined : asked.batch_handler ? bookAll : effect === 'atomic' ? book : outside;
+  const handler = asked.no_handler ? undefined : asked.batch_handler ? bookAll
+    : effect !== 'atomic' ? outside : asked.straggle ? straggle : book;
   const options = { effect, permanent: [asked.broad ? Error : Bad], batch: Boolean(asked.batch_handler), ...asked.set };
   const inbox = new semel.Inbox(consumer, pools[db], handler, options);
   if (op === 'deliver') {
