@@ -18,7 +18,7 @@ import pytest
 from certs import Authority
 from conftest import run, wait_for
 from gateway import Gateway
-from pg import Database, pg_server  # noqa: F401  (a fixture)
+from pg import Database, free_port, pg_server  # noqa: F401  (a fixture)
 
 LONG = os.environ.get("SEMEL_LONG") == "1"
 LEASE = "1s"
@@ -382,10 +382,8 @@ http {{
 def test_behind_nginx(till, file_store, tmp_path):
     """The recipe of docs/gateway.md: nginx names the caller, and resends nothing."""
     if shutil.which("nginx") is None:
-        pytest.skip("nginx is not installed (apt-get install nginx)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        pytest.skip("nginx is not installed (apt-get install nginx-light)")
+    port = free_port()
     with Gateway(till.url, "--store", file_store, "--caller", "header:X-User-Id", "--caller-from", "127.0.0.1",
                  "--trusted", "127.0.0.1") as gateway:
         (tmp_path / "conf").write_text(NGINX.format(dir=tmp_path, gateway=gateway.port, port=port), encoding="ascii")
