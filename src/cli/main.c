@@ -16,12 +16,12 @@
 #define ARENA_MAX ((size_t)256 << 20)
 
 static const struct cli_command *const commands[] = {
-    &cli_init,     &cli_check,
+    &cli_init,   &cli_check,
 #ifdef SEMEL_WITH_RUN
-    &cli_run,      &cli_relay,   &cli_gateway,
+    &cli_run,    &cli_relay,    &cli_gateway,
 #endif
-    &cli_demo,     &cli_migrate, &cli_send,       &cli_status,  &cli_inbox, &cli_outbox, &cli_rewind,
-    &cli_consumer, &cli_bench,   &cli_completion, &cli_version, &cli_help,  NULL,
+    &cli_demo,   &cli_migrate,  &cli_send,    &cli_status,     &cli_inbox,   &cli_outbox, &cli_keys,
+    &cli_rewind, &cli_consumer, &cli_bench,   &cli_completion, &cli_version, &cli_help,   NULL,
 };
 
 const struct cli_command cli_root = {
