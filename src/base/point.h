@@ -44,7 +44,13 @@
     X(RELAY_STARTED, "relay.started")         \
     X(RELAY_PUBLISHED, "relay.published")     \
     X(RELAY_CONFIRMED, "relay.confirmed")     \
-    X(RELAY_AHEAD, "relay.ahead")
+    X(RELAY_AHEAD, "relay.ahead")             \
+    X(KEYS_WRITTEN, "keys.written")           \
+    X(KEYS_COMMITTED, "keys.committed")       \
+    X(GUARD_CLAIMED, "guard.claimed")         \
+    X(GUARD_CALLED, "guard.called")           \
+    X(GUARD_ANSWERED, "guard.answered")       \
+    X(GUARD_STORED, "guard.stored")
 
 enum semel_point {
 #define X(name, text) SEMEL_AT_##name,

@@ -8,32 +8,24 @@
  */
 #include "gateway/gateway.h"
 
-#include <arpa/inet.h>
-#include <stdio.h>
-
 #include "base/error.h"
 #include "base/mem.h"
+#include "gateway/guard.h"
 
 #define LINES_MAX ((size_t)128 << 10)
-#define TRUSTED_MAX 64
-
-struct network {
-    unsigned char address[16]; /* IPv4 as ::ffff:a.b.c.d */
-    unsigned base, bits;       /* base: 96 for IPv4, whose peers no network of IPv6 contains */
-};
 
 struct semel_gateway {
     struct semel_http_listener *listener;
     struct semel_upstream *upstream;
     struct semel_http_route route;
-    struct network trusted[TRUSTED_MAX];
-    size_t n_trusted;
-    bool trusts_unix;
+    struct semel_networks trusted;
+    struct semel_guards *guards; /* NULL: nothing is guarded */
     struct semel_gateway_counts counts;
 };
 
 /* One request on its way. */
 struct relay {
+    struct semel_party party;
     struct semel_gateway *gateway;
     struct semel_http_exchange *x;    /* NULL: the client's half has ended */
     struct semel_upstream_call *call; /* NULL: the upstream's half has ended */
@@ -97,37 +89,6 @@ static const char *target_fault(struct semel_str target)
 
 /* ==== headers ==================================================================================== */
 
-static bool is_one_of(struct semel_str name, const char *const *names)
-{
-    for (; *names != NULL; names++)
-        if (semel__same_word(name, *names))
-            return true;
-    return false;
-}
-
-/* Framing and what concerns one connection only. */
-static bool is_hop_by_hop(struct semel_str name)
-{
-    static const char *const names[] = {"connection",
-                                        "keep-alive",
-                                        "proxy-connection",
-                                        "proxy-authenticate",
-                                        "te",
-                                        "trailer",
-                                        "proxy-authorization",
-                                        "upgrade",
-                                        "transfer-encoding",
-                                        "http2-settings",
-                                        "content-length",
-                                        NULL};
-    return is_one_of(name, names);
-}
-
-static bool is_semel(struct semel_str name)
-{
-    return semel__begins_with(name, "semel-");
-}
-
 static bool is_forwarded(struct semel_str name)
 {
     return semel__begins_with(name, "x-forwarded-") || semel__same_word(name, "forwarded") ||
@@ -138,49 +99,8 @@ static bool is_forwarded(struct semel_str name)
 static bool is_dropped(struct semel_str name)
 {
     static const char *const names[] = {"x-original-url", "x-rewrite-url", "expect", NULL};
-    return is_hop_by_hop(name) || is_semel(name) || is_one_of(name, names) || memchr(name.p, '_', name.n) != NULL;
-}
-
-/* The next word of a list with commas, without the blanks around it; false: there is none. */
-static bool next_word(struct semel_str *list, struct semel_str *ret)
-{
-    if (list->n == 0)
-        return false;
-    const char *comma = memchr(list->p, ',', list->n);
-    struct semel_str word = {list->p, comma != NULL ? (size_t)(comma - list->p) : list->n};
-    size_t used = word.n + (comma != NULL ? 1 : 0);
-    *list = (struct semel_str){list->p + used, list->n - used};
-    while (word.n > 0 && (word.p[0] == ' ' || word.p[0] == '\t'))
-        word = (struct semel_str){word.p + 1, word.n - 1};
-    while (word.n > 0 && (word.p[word.n - 1] == ' ' || word.p[word.n - 1] == '\t'))
-        word.n--;
-    *ret = word;
-    return true;
-}
-
-static bool same_name(struct semel_str a, struct semel_str b)
-{
-    if (a.n != b.n)
-        return false;
-    for (size_t i = 0; i < a.n; i++)
-        if (semel__lower(a.p[i]) != semel__lower(b.p[i]))
-            return false;
-    return true;
-}
-
-/* Does a Connection header among these name this header? */
-static bool named_by_connection(const struct semel_http_pair *headers, size_t n, struct semel_str name)
-{
-    struct semel_str word;
-    for (size_t i = 0; i < n; i++) {
-        struct semel_str list = headers[i].value;
-        if (!semel__same_word(headers[i].name, "connection"))
-            continue;
-        while (next_word(&list, &word))
-            if (same_name(word, name))
-                return true;
-    }
-    return false;
+    return semel__head_hop_by_hop(name) || semel__head_ours(name) || semel__head_is_one_of(name, names) ||
+           memchr(name.p, '_', name.n) != NULL;
 }
 
 /* Is a header of the request against the rules? 0, 400 or 501. */
@@ -193,101 +113,16 @@ static int headers_fault(const struct semel_http_request *req, const char **ret_
         if (semel__same_word(name, "upgrade"))
             return 501;
         *ret_why = "a header must not change the method";
-        if (is_one_of(name, overrides))
+        if (semel__head_is_one_of(name, overrides))
             return 400;
         *ret_why = "Connection must not name a header that is for the server behind us";
-        if (!is_hop_by_hop(name) && named_by_connection(req->headers, req->n_headers, name))
+        if (!semel__head_hop_by_hop(name) && semel__head_in_connection(req->headers, req->n_headers, name))
             return 400;
     }
     return 0;
 }
 
-/* ==== whom we believe ============================================================================ */
-
-static bool parse_ip(const char *text, unsigned char out[16], unsigned *ret_bits)
-{
-    static const unsigned char mapped[12] = {[10] = 0xFF, [11] = 0xFF};
-    memcpy(out, mapped, sizeof(mapped));
-    *ret_bits = 96;
-    if (inet_pton(AF_INET, text, out + 12) == 1)
-        return true;
-    *ret_bits = 0;
-    return inet_pton(AF_INET6, text, out) == 1;
-}
-
-static semel_status parse_network(struct semel_gateway *gateway, const char *text, struct semel_error *err)
-{
-    char address[INET6_ADDRSTRLEN];
-    unsigned base = 0;
-    int64_t bits = -1;
-    if (strcmp(text, "unix") == 0) {
-        gateway->trusts_unix = true;
-        return SEMEL_OK;
-    }
-    const char *slash = strchr(text, '/');
-    size_t n = slash != NULL ? (size_t)(slash - text) : strlen(text);
-    struct network *network = &gateway->trusted[gateway->n_trusted];
-    bool good = gateway->n_trusted < TRUSTED_MAX && n < sizeof(address);
-    if (good) {
-        memcpy(address, text, n);
-        address[n] = '\0';
-        good = parse_ip(address, network->address, &base);
-    }
-    if (good && slash == NULL)
-        bits = 128 - (int64_t)base;
-    else if (good)
-        good = semel__str_int64(semel__str(slash + 1), &bits);
-    if (!good || bits < 0 || bits > 128 - (int64_t)base)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "trusted network \"%s\": must be one of at most %d such as 10.0.0.0/8 or ::1/128, or unix",
-                           text, TRUSTED_MAX);
-    network->base = base;
-    network->bits = base + (unsigned)bits;
-    gateway->n_trusted++;
-    return SEMEL_OK;
-}
-
-static bool in_network(const struct network *network, const unsigned char address[16])
-{
-    unsigned whole = network->bits / 8, rest = network->bits % 8;
-    if (memcmp(network->address, address, whole) != 0)
-        return false;
-    return rest == 0 || (network->address[whole] ^ address[whole]) >> (8 - rest) == 0;
-}
-
-/* The address of the peer without its port, and whether it is trusted. */
-static bool peer_of(const struct semel_gateway *gateway, struct semel_str remote, char out[INET6_ADDRSTRLEN])
-{
-    unsigned char address[16];
-    unsigned base;
-    size_t n = remote.n;
-    if (semel__str_eqz(remote, "unix")) {
-        snprintf(out, INET6_ADDRSTRLEN, "unix");
-        return gateway->trusts_unix;
-    }
-    while (n > 0 && remote.p[n - 1] != ':')
-        n--;
-    struct semel_str host = {remote.p, n > 0 ? n - 1 : 0};
-    if (host.n > 2 && host.p[0] == '[')
-        host = (struct semel_str){host.p + 1, host.n - 2};
-    snprintf(out, INET6_ADDRSTRLEN, "%.*s", (int)host.n, host.p);
-    if (!parse_ip(out, address, &base))
-        return false;
-    for (size_t i = 0; i < gateway->n_trusted; i++)
-        if (gateway->trusted[i].base == base && in_network(&gateway->trusted[i], address))
-            return true;
-    return false;
-}
-
 /* ==== the request ================================================================================ */
-
-static void put_line(struct semel_buf *lines, struct semel_str name, struct semel_str value)
-{
-    semel__buf_add(lines, name.p, name.n);
-    semel__buf_addz(lines, ": ");
-    semel__buf_add(lines, value.p, value.n);
-    semel__buf_addz(lines, "\r\n");
-}
 
 /* The peer's own are there already if it is trusted. */
 static void put_forwarded(struct semel_buf *lines, const struct semel_http_request *req, const char *peer, bool trusted)
@@ -300,21 +135,27 @@ static void put_forwarded(struct semel_buf *lines, const struct semel_http_reque
     if (!trusted || semel__http_header(req, "x-forwarded-proto").p == NULL)
         semel__buf_addf(lines, "X-Forwarded-Proto: %s\r\n", req->secure ? "https" : "http");
     if (!trusted || semel__http_header(req, "x-forwarded-host").p == NULL)
-        put_line(lines, SEMEL_STR("X-Forwarded-Host"), semel__http_header(req, "host"));
+        semel__head_put(lines, SEMEL_STR("X-Forwarded-Host"), semel__http_header(req, "host"));
 }
 
+/* rule: by which it is guarded; NULL: it is not. */
 static void put_request_lines(const struct semel_gateway *gateway, struct semel_buf *lines,
-                              const struct semel_http_request *req)
+                              const struct semel_http_request *req, const struct semel_guard_rule *rule)
 {
-    char peer[INET6_ADDRSTRLEN];
-    bool trusted = peer_of(gateway, req->remote, peer);
+    char address[SEMEL_PEER_TEXT];
+    bool trusted = semel__networks_have(&gateway->trusted, req->remote, address);
+    const struct semel_guard_rules *rules = gateway->guards != NULL ? semel__guards_rules(gateway->guards) : NULL;
+    const struct semel_guard_peer peer = {req->remote, req->subject};
     for (size_t i = 0; i < req->n_headers; i++) {
         struct semel_str name = req->headers[i].name;
         bool replaced = is_forwarded(name) && (!trusted || semel__same_word(name, "x-forwarded-for"));
-        if (!is_dropped(name) && !replaced)
-            put_line(lines, name, req->headers[i].value);
+        if (rule != NULL)
+            replaced = replaced || semel__same_word(name, "accept-encoding") ||
+                       (rule->set.key_pointer != NULL && semel__same_word(name, "idempotency-key"));
+        if (!is_dropped(name) && !replaced && (rules == NULL || semel__rules_believe(rules, &peer, name)))
+            semel__head_put(lines, name, req->headers[i].value);
     }
-    put_forwarded(lines, req, peer, trusted);
+    put_forwarded(lines, req, address, trusted);
     semel__buf_addz(lines, "Via: 1.1 semel\r\n");
 }
 
@@ -376,8 +217,7 @@ static void on_answer_head(void *ctx, const struct semel_upstream_answer *answer
     struct relay *relay = ctx;
     for (size_t i = 0; i < answer->n_headers; i++) {
         const struct semel_http_pair *pair = &answer->headers[i];
-        if (!is_hop_by_hop(pair->name) && !is_semel(pair->name) &&
-            !named_by_connection(answer->headers, answer->n_headers, pair->name))
+        if (semel__head_answers(answer->headers, answer->n_headers, pair->name))
             semel__http_set_pair(relay->x, pair);
     }
     relay->begun = true;
@@ -426,8 +266,8 @@ static void on_done(void *ctx, const struct semel_upstream_end *end)
     relay_free(relay);
 }
 
-static const struct semel_http_stream client_events = {on_request_body, on_request_whole, on_client_drained, on_hung_up,
-                                                       on_gone};
+static const struct semel_http_stream relay_events = {on_request_body, on_request_whole, on_client_drained, on_hung_up,
+                                                      on_gone};
 static const struct semel_upstream_events upstream_events = {on_answer_head, on_answer_body, on_upstream_drained,
                                                              on_done};
 
@@ -438,14 +278,14 @@ static bool pass_on(struct semel_gateway *gateway, struct semel_http_exchange *x
     struct relay *relay = semel__calloc(1, sizeof(*relay));
     struct semel_buf lines;
     semel__buf_init(&lines, LINES_MAX);
-    put_request_lines(gateway, &lines, req);
+    put_request_lines(gateway, &lines, req, NULL);
     struct semel_upstream_request request = {.method = req->method,
                                              .target = req->target,
                                              .lines = semel__buf_str(&lines),
                                              .length = req->length};
     bool started = relay != NULL && !lines.failed;
     if (started) {
-        *relay = (struct relay){.gateway = gateway, .x = x};
+        *relay = (struct relay){.party = {&relay_events}, .gateway = gateway, .x = x};
         started = semel__upstream_start(gateway->upstream, &request, &upstream_events, relay, &relay->call, NULL) ==
                   SEMEL_OK;
     }
@@ -460,6 +300,18 @@ static bool pass_on(struct semel_gateway *gateway, struct semel_http_exchange *x
     return true;
 }
 
+static void guard(struct semel_gateway *gateway, struct semel_guard_rule *rule, struct semel_http_exchange *x)
+{
+    struct semel_buf lines;
+    semel__buf_init(&lines, LINES_MAX);
+    put_request_lines(gateway, &lines, semel__http_request(x), rule);
+    if (lines.failed)
+        semel__http_refuse(x, 503, "there is no memory for the request");
+    else
+        semel__guard_start(gateway->guards, rule, x, semel__buf_str(&lines));
+    semel__buf_done(&lines);
+}
+
 static void handle(void *ctx, struct semel_http_exchange *x)
 {
     struct semel_gateway *gateway = ctx;
@@ -469,10 +321,48 @@ static void handle(void *ctx, struct semel_http_exchange *x)
     if (status != 0) {
         atomic_fetch_add_explicit(&gateway->counts.refused, 1, memory_order_relaxed);
         semel__http_refuse(x, status, "%s", why);
-    } else if (!pass_on(gateway, x)) {
-        semel__http_refuse(x, 503, "there is no memory for the request");
+        return;
     }
+    struct semel_guard_rule *rule = gateway->guards != NULL ? semel__guards_rule(gateway->guards, req) : NULL;
+    if (rule != NULL)
+        guard(gateway, rule, x);
+    else if (!pass_on(gateway, x))
+        semel__http_refuse(x, 503, "there is no memory for the request");
 }
+
+/* ---- the exchange is a relay's, or a guard's ---- */
+
+static const struct semel_http_stream *events_of(const struct semel_http_exchange *x)
+{
+    return ((const struct semel_party *)semel__http_kept(x))->events;
+}
+
+static void to_body(struct semel_http_exchange *x, struct semel_str piece)
+{
+    events_of(x)->body(x, piece);
+}
+
+static void to_whole(struct semel_http_exchange *x)
+{
+    events_of(x)->whole(x);
+}
+
+static void to_drained(struct semel_http_exchange *x)
+{
+    events_of(x)->drained(x);
+}
+
+static void to_hung_up(struct semel_http_exchange *x)
+{
+    events_of(x)->hung_up(x);
+}
+
+static void to_gone(struct semel_http_exchange *x)
+{
+    events_of(x)->gone(x);
+}
+
+static const struct semel_http_stream client_events = {to_body, to_whole, to_drained, to_hung_up, to_gone};
 
 /* ==== opening ==================================================================================== */
 
@@ -480,7 +370,10 @@ void semel__gateway_settings_init(struct semel_gateway_settings *settings)
 {
     struct semel_http_settings http;
     semel__http_settings_init(&http);
-    *settings = (struct semel_gateway_settings){.limits = http.limits};
+    *settings = (struct semel_gateway_settings){.name = "gateway",
+                                                .limits = http.limits,
+                                                .key_min = SEMEL_KEY_MIN,
+                                                .guarded_max = 10000};
     settings->limits.connections = 4096;
     semel__upstream_settings_init(&settings->upstream);
 }
@@ -501,6 +394,7 @@ static semel_status open_listener(struct semel_gateway *gateway, struct semel_ht
     };
     listen.address = settings->listen;
     listen.plain = settings->plain;
+    listen.share_port = settings->share_port;
     listen.cert_file = settings->cert_file;
     listen.key_file = settings->key_file;
     listen.client_ca_file = settings->client_ca_file;
@@ -519,9 +413,11 @@ semel_status semel__gateway_open(struct semel_gateway **ret, struct semel_http *
         return semel__fail_memory(err);
     semel_status status = SEMEL_OK;
     for (size_t i = 0; i < settings->n_trusted && status == SEMEL_OK; i++)
-        status = parse_network(gateway, settings->trusted[i], err);
+        status = semel__networks_add(&gateway->trusted, settings->trusted[i], err);
     if (status == SEMEL_OK)
         status = semel__upstream_new(&gateway->upstream, http, &settings->upstream, err);
+    if (status == SEMEL_OK && settings->keeper != NULL)
+        status = semel__guards_new(&gateway->guards, http, gateway->upstream, settings, &gateway->counts, err);
     if (status == SEMEL_OK)
         status = open_listener(gateway, http, settings, err);
     *ret = gateway; /* also after a failure: the loop may know its upstream */
@@ -542,6 +438,7 @@ void semel__gateway_close(struct semel_gateway *gateway)
 {
     if (gateway == NULL)
         return;
+    semel__guards_free(gateway->guards);
     semel__upstream_free(gateway->upstream);
     semel__free(gateway);
 }

@@ -730,6 +730,7 @@ void semel__conn_free(struct semel_conn *conn)
     drop_exchange(conn);
     semel__buf_done(&conn->in);
     semel__buf_done(&conn->out);
+    semel__free(conn->subject);
     semel__free(conn);
 }
 
@@ -952,7 +953,8 @@ static void take_head(struct semel_conn *conn, size_t n)
     struct semel_str head = {conn->in.p + conn->gate.skipped, n - conn->gate.skipped};
     struct semel_http_exchange *x = exchange_new(arena_max, env->limits.reply_max);
     conn->parse.complete = conn->parse.headed = false;
-    if (x == NULL || !semel__arena_copy(&x->arena, head, &head)) {
+    if (x == NULL || !semel__arena_copy(&x->arena, head, &head) ||
+        !semel__arena_copy(&x->arena, semel__str(conn->subject), &x->req.subject)) {
         semel__exchange_free(x);
         refuse(conn, 503, "there is no memory for the request", 0);
         return;

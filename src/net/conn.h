@@ -161,6 +161,7 @@ struct semel_conn {
     bool ended;      /* the client has closed its side */
     bool reset;      /* closes by a reset: a reply was broken off */
     bool secure;     /* set by the owner */
+    char *subject;   /* of the client's certificate; NULL: none. Set by the owner, freed with the connection */
     size_t pace;     /* bytes of a streamed body in the time-out that runs */
     size_t requests; /* heads read so far */
     struct semel_gate gate;

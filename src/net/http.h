@@ -131,10 +131,11 @@ struct semel_http_request {
     const struct semel_http_pair *headers;
     size_t n_headers;
     struct semel_str body;
-    int64_t length;          /* of the body of a route that streams; 0: there is none, -1: not known */
-    bool secure;             /* the client came by TLS */
-    struct semel_str remote; /* "127.0.0.1:40112", "[::1]:40112" or "unix"; also for observers */
-    unsigned scopes;         /* of the token, on a route that needs one; on a unix socket all */
+    int64_t length;           /* of the body of a route that streams; 0: there is none, -1: not known */
+    bool secure;              /* the client came by TLS */
+    struct semel_str subject; /* of the client's certificate (RFC 2253), which our CAs have signed; {NULL, 0}: none */
+    struct semel_str remote;  /* "127.0.0.1:40112", "[::1]:40112" or "unix"; also for observers */
+    unsigned scopes;          /* of the token, on a route that needs one; on a unix socket all */
 };
 
 const struct semel_http_request *semel__http_request(const struct semel_http_exchange *x);
@@ -195,6 +196,7 @@ typedef void (*semel_http_crowded)(void *ctx, bool gave_way, struct semel_str re
 struct semel_http_settings {
     const char *address;              /* "127.0.0.1:8080", "[::1]:8080", "localhost:8080", "8080" or "unix:/path" */
     bool plain;                       /* allow an address that is not loopback without TLS */
+    bool share_port;                  /* SO_REUSEPORT: listeners of other loops of this user may have the same port */
     const char *cert_file, *key_file; /* PEM, the certificate with its chain; both or neither */
     const char *client_ca_file;       /* every client needs a certificate of one of these CAs */
     const char *const *hosts;         /* our host names, besides loopback and our own address */

@@ -48,7 +48,8 @@ struct semel_http_listener {
     uv_timer_t retry; /* to accept again after a lack of memory */
     struct semel_conn_env env;
     struct semel_address address; /* as it was bound */
-    dev_t dev;                    /* of the unix socket's file */
+    bool share_port;
+    dev_t dev; /* of the unix socket's file */
     ino_t ino;
     size_t n_peers; /* without those that are being refused for lack of room */
     semel_http_crowded crowded;
@@ -73,6 +74,7 @@ struct peer {
     unsigned serial;  /* of the phase whose timer runs */
     int handles;      /* that are not closed yet */
     bool reading, writing, shut, closing;
+    bool named; /* its certificate was read */
     bool kicked;
     struct peer *next_kicked;
     bool refused; /* because there is no room for it */
@@ -270,6 +272,10 @@ static void decrypt(struct peer *peer)
         char *space = peer->http->plain_space;
         switch (semel__tls_read(peer->tls, space, SEMEL_CONN_READ, &n)) {
         case SEMEL_TLS_OPEN:
+            if (n > 0 && !peer->named) {
+                peer->conn->subject = semel__tls_subject(peer->tls);
+                peer->named = true;
+            }
             if (n > 0)
                 semel__conn_input(peer->conn, space, n);
             break;
@@ -775,9 +781,22 @@ static int bind_unix(struct semel_http_listener *listener)
 static int bind_tcp(struct semel_http_listener *listener)
 {
     struct sockaddr_storage *storage = &listener->address.storage;
-    int n = sizeof(*storage);
-    int error = uv_tcp_bind(&listener->u.tcp, (const struct sockaddr *)storage,
-                            storage->ss_family == AF_INET6 ? UV_TCP_IPV6ONLY : 0);
+    int n = sizeof(*storage), on = 1, error = 0;
+    if (listener->share_port) { /* before the bind, for which libuv would make a socket of its own */
+        int fd = socket(storage->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+            return errno;
+        if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on)) != 0)
+            error = errno;
+        else
+            error = -uv_tcp_open(&listener->u.tcp, fd);
+        if (error != 0) {
+            close(fd);
+            return error;
+        }
+    }
+    error = uv_tcp_bind(&listener->u.tcp, (const struct sockaddr *)storage,
+                        storage->ss_family == AF_INET6 ? UV_TCP_IPV6ONLY : 0);
     return -error != 0 ? -error : -uv_tcp_getsockname(&listener->u.tcp, (struct sockaddr *)storage, &n);
 }
 
@@ -863,6 +882,7 @@ semel_status semel__http_listen(struct semel_http *http, const struct semel_http
     struct semel_http_listener *listener = listener_new(http, &address);
     if (listener == NULL)
         return semel__fail_memory(err);
+    listener->share_port = settings->share_port;
     status = env_init(listener, settings, err);
     if (status == SEMEL_OK)
         status = tls_init(listener, settings, err);

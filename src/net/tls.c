@@ -232,6 +232,27 @@ bool semel__tls_ready(const struct semel_tls *tls)
     return !tls->broken && SSL_is_init_finished(tls->ssl);
 }
 
+#define SUBJECT_MAX 4096
+
+char *semel__tls_subject(const struct semel_tls *tls)
+{
+    X509 *cert = SSL_get_verify_result(tls->ssl) == X509_V_OK ? SSL_get1_peer_certificate(tls->ssl) : NULL;
+    BIO *bio = cert != NULL ? BIO_new(BIO_s_mem()) : NULL;
+    char *text = NULL, *p = NULL;
+    if (bio != NULL && X509_NAME_print_ex(bio, X509_get_subject_name(cert), 0, XN_FLAG_RFC2253) >= 0) {
+        long n = BIO_get_mem_data(bio, &p);
+        text = n > 0 && n <= SUBJECT_MAX ? semel__alloc((size_t)n + 1) : NULL;
+        if (text != NULL) {
+            memcpy(text, p, (size_t)n);
+            text[n] = '\0';
+        }
+    }
+    BIO_free(bio);
+    X509_free(cert);
+    ERR_clear_error();
+    return text;
+}
+
 const char *semel__tls_fault(const struct semel_tls *tls)
 {
     long result = SSL_get_verify_result(tls->ssl);

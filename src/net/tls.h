@@ -52,6 +52,9 @@ bool semel__tls_write(struct semel_tls *tls, const char *p, size_t n); /* all; f
 void semel__tls_shutdown(struct semel_tls *tls);                       /* close_notify */
 size_t semel__tls_take(struct semel_tls *tls, char *out, size_t size); /* moves ciphertext to be sent to out */
 bool semel__tls_ready(const struct semel_tls *tls);                    /* the handshake is done */
-const char *semel__tls_fault(const struct semel_tls *tls);             /* why it failed */
+/* The subject of the other side's certificate, which was verified, in the form of RFC 2253; to be freed. NULL: it has
+ * none, or there is no memory. */
+char *semel__tls_subject(const struct semel_tls *tls);
+const char *semel__tls_fault(const struct semel_tls *tls); /* why it failed */
 
 #endif

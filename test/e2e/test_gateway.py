@@ -3,9 +3,7 @@
 import http.client
 import json
 import os
-import re
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
@@ -14,7 +12,8 @@ import threading
 import pytest
 
 from certs import Authority
-from conftest import binary, run
+from conftest import run
+from gateway import Gateway
 
 NODE = """
 const http = require('http');
@@ -41,35 +40,6 @@ const server = http.createServer((q, s) => {
 server.listen(0, '127.0.0.1', () => console.log('port ' + server.address().port));
 """
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-class Gateway:
-    """The program, on a port that it chose."""
-
-    def __init__(self, upstream, *more, listen="127.0.0.1:0"):
-        self.process = subprocess.Popen([binary(), "gateway", "--listen", listen, "--upstream", upstream,
-                                         *map(str, more)], stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        found = re.search(r"port (\d+)", line)
-        self.port = int(found[1]) if found else None
-
-    def ask(self, method, path, body=None, headers=None, connection=None):
-        connection = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request(method, path, body, headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read(), answer
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 class Raw:
@@ -257,6 +227,12 @@ def test_an_upstream_that_comes_back_is_used_again():
     (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--trusted", "ten"], "10.0.0.0/8"),
     (["--listen", "127.0.0.1:0", "--upstream", "https://a", "--upstream-ca", "/nonexistent"], "/nonexistent"),
     (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--timeout", "soon"], "soon"),
+    (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--guard", "POST /"], "--store"),
+    (["--listen", "unix:/tmp/x", "--upstream", "http://a", "--threads", "2"], "unix socket"),
+    (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqlite::memory:", "--guard", "POST / key=no"],
+     "key=required|optional|off"),
+    (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqlite::memory:", "--caller", "me"],
+     "header:NAME"),
 ])
 def test_options_that_cannot_work_are_told(options, told):
     result = run("gateway", *options)

@@ -113,8 +113,8 @@ static void a_request_is_written_anew(void **state)
              "POST /v1/Charges/%%41?b=2&a=%%zz HTTP/1.1\r\nHost: shop.example\r\nIdempotency-Key: \"k-1\"\r\nA: 1\r\n"
              "a: 2\r\nAccept: text/plain\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n"
              "X-Forwarded-Host: shop.example\r\nVia: 1.1 semel\r\nContent-Length: 5\r\n\r\n");
-    assert_string_equal(up.head, expected);
-    assert_string_equal(up.body, "hello");
+    assert_string_equal(upstream_seen(&up)->head, expected);
+    assert_string_equal(upstream_seen(&up)->body, "hello");
 }
 
 static void a_trusted_peer_tells_who_its_client_is(void **state)
@@ -128,16 +128,16 @@ static void a_trusted_peer_tells_who_its_client_is(void **state)
                                              "X-Forwarded-Proto: https\r\nX-Real-IP: 1.2.3.4\r\n\r\n");
     assert_int_equal(reply.status, 200);
     reply_done(&reply);
-    assert_string_equal(up.head, "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-Proto: https\r\n"
-                                 "X-Real-IP: 1.2.3.4\r\nX-Forwarded-For: 1.2.3.4, 127.0.0.1\r\n"
-                                 "X-Forwarded-Host: shop.example\r\nVia: 1.1 semel\r\n\r\n");
+    assert_string_equal(upstream_seen(&up)->head, "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-Proto: https\r\n"
+                                                  "X-Real-IP: 1.2.3.4\r\nX-Forwarded-For: 1.2.3.4, 127.0.0.1\r\n"
+                                                  "X-Forwarded-Host: shop.example\r\nVia: 1.1 semel\r\n\r\n");
     close_gateway(0);
     static const char *const others[] = {"127.0.0.128/25", "10.0.0.0/8", "::/1"};
     settings.trusted = others;
     open_gateway();
     reply = client_ask(&server, "GET / HTTP/1.1\r\n" HOST "X-Forwarded-For: 1.2.3.4\r\n\r\n");
     reply_done(&reply);
-    assert_null(strstr(up.head, "1.2.3.4"));
+    assert_null(strstr(upstream_seen(&up)->head, "1.2.3.4"));
 }
 
 static void a_network_that_is_none_is_refused(void **state)
@@ -213,8 +213,8 @@ static void what_servers_read_in_different_ways_is_refused(void **state)
         assert_true(reply_has(&reply, "Content-Type: application/problem+json"));
         reply_done(&reply);
     }
-    assert_int_equal(up.heads, 0);
-    assert_int_equal(up.n_links, 0);
+    assert_int_equal(upstream_seen(&up)->heads, 0);
+    assert_int_equal(upstream_seen(&up)->n_links, 0);
 }
 
 static void targets_that_all_read_alike_pass(void **state)
@@ -241,19 +241,20 @@ static void a_malformed_body_ends_both_connections(void **state)
     assert_int_equal(strncmp(text, "HTTP/1.1 400 ", 13), 0);
     assert_non_null(strstr(text, "Connection: close"));
     free(text);
-    assert_true(up.heads <= 1);
+    assert_true(upstream_seen(&up)->heads <= 1);
     struct reply reply = client_ask(&server, "GET /next HTTP/1.1\r\n" HOST "\r\n");
     assert_int_equal(reply.status, 200);
-    assert_int_equal(strncmp(up.head, "GET /next ", 10), 0);
+    assert_int_equal(strncmp(upstream_seen(&up)->head, "GET /next ", 10), 0);
     reply_done(&reply);
 }
 
 static void an_answer_is_written_anew(void **state)
 {
     (void)state;
-    up.answer = "HTTP/1.1 201 Made it\r\nContent-Type: text/plain\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n"
-                "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nSemel-Outcome: done\r\n"
-                "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    upstream_answer(&up,
+                    "HTTP/1.1 201 Made it\r\nContent-Type: text/plain\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n"
+                    "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nSemel-Outcome: done\r\n"
+                    "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
     int fd = client_open(&server);
     client_sendz(fd, "GET / HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n");
     char *text = client_rest(fd, NULL);
@@ -263,11 +264,11 @@ static void an_answer_is_written_anew(void **state)
                         "Connection: close\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
     free(text);
     close(fd);
-    up.answer = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nETag: x\r\n\r\n";
+    upstream_answer(&up, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nETag: x\r\n\r\n");
     struct reply reply = client_ask(&server, "HEAD / HTTP/1.1\r\n" HOST "\r\n");
     assert_true(reply_has(&reply, "Content-Length: 1000"));
     reply_done(&reply);
-    up.answer = "HTTP/1.1 200 OK\r\nETag: x\r\n\r\n";
+    upstream_answer(&up, "HTTP/1.1 200 OK\r\nETag: x\r\n\r\n");
     reply = client_ask(&server, "HEAD / HTTP/1.1\r\n" HOST "\r\n");
     assert_null(strstr(reply.head, "Content-Length"));
     reply_done(&reply);
@@ -289,21 +290,22 @@ static void an_answer_in_doubt_is_a_502(void **state)
         "SSH-2.0-OpenSSH\r\n",
     };
     for (size_t i = 0; i < COUNT(answers); i++) {
-        up.answer = answers[i];
+        upstream_answer(&up, answers[i]);
         struct reply reply = client_ask(&server, "POST / HTTP/1.1\r\n" HOST "Content-Length: 2\r\n\r\nhi");
         if (reply.status != 502)
             fail_msg("%s: %d", answers[i], reply.status);
         assert_true(reply_has(&reply, "Content-Type: application/problem+json"));
         reply_done(&reply);
-        assert_int_equal(up.requests, i + 1);
-        assert_int_equal(up.n_links, i + 1);
+        assert_int_equal(upstream_seen(&up)->requests, i + 1);
+        assert_int_equal(upstream_seen(&up)->n_links, i + 1);
     }
     assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->failed), COUNT(answers));
-    up.answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+    upstream_answer(&up,
+                    "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
     struct reply reply = client_ask(&server, "GET / HTTP/1.1\r\n" HOST "\r\n");
     assert_int_equal(reply.n, 0);
     reply_done(&reply);
-    up.answer = OK_EMPTY;
+    upstream_answer(&up, OK_EMPTY);
     reply = client_ask(&server, "GET / HTTP/1.1\r\n" HOST "\r\n");
     assert_int_equal(reply.n, 0);
     reply_done(&reply);
@@ -318,16 +320,16 @@ static bool half(struct link *link)
 static void an_answer_that_breaks_off_breaks_off(void **state)
 {
     (void)state;
-    up.script = half;
+    upstream_play(&up, half);
     char *text = talk("GET / HTTP/1.1\r\n" HOST "\r\nGET /second HTTP/1.1\r\n" HOST "\r\n");
     assert_null(strstr(text, "502"));
-    assert_int_equal(up.requests, 1);
+    assert_int_equal(upstream_seen(&up)->requests, 1);
     free(text);
-    up.script = script_close;
+    upstream_play(&up, script_close);
     struct reply reply = client_ask(&server, "POST / HTTP/1.1\r\n" HOST "\r\n");
     assert_int_equal(reply.status, 502);
     assert_non_null(strstr(reply.body, "(closed)"));
-    assert_int_equal(up.requests, 2);
+    assert_int_equal(upstream_seen(&up)->requests, 2);
     reply_done(&reply);
 }
 
@@ -335,7 +337,7 @@ static void an_upstream_that_is_late_is_a_504(void **state)
 {
     (void)state;
     settings.upstream.answer_ms = 100;
-    up.script = script_hold;
+    upstream_play(&up, script_hold);
     open_gateway();
     struct reply reply = client_ask(&server, "POST / HTTP/1.1\r\n" HOST "\r\n");
     assert_int_equal(reply.status, 504);
@@ -357,7 +359,7 @@ static void a_dead_upstream_is_a_502(void **state)
 static void a_client_that_hangs_up_ends_the_call(void **state)
 {
     (void)state;
-    up.script = script_hold;
+    upstream_play(&up, script_hold);
     int fd = client_open(&server);
     client_sendz(fd, "GET / HTTP/1.1\r\n" HOST "\r\n");
     upstream_wait_requests(&up, 1);
@@ -383,7 +385,7 @@ static void large_bodies_pass_both_ways(void **state)
     (void)state;
     static char bytes[65536];
     struct reply reply;
-    up.script = send_big;
+    upstream_play(&up, send_big);
     int fd = client_open(&server);
     client_sendz(fd, "POST / HTTP/1.1\r\n" HOST "Content-Length: 16777216\r\n\r\n");
     for (int i = 0; i < 256; i++)
@@ -391,7 +393,7 @@ static void large_bodies_pass_both_ways(void **state)
     poll(NULL, 0, 100);
     assert_true(client_reply(fd, &reply, false));
     assert_int_equal(reply.n, 16777216);
-    assert_int_equal(up.n_body, 16777216);
+    assert_int_equal(upstream_seen(&up)->n_body, 16777216);
     reply_done(&reply);
     close(fd);
 }
@@ -406,7 +408,7 @@ static void an_early_answer_reaches_the_client(void **state)
 {
     (void)state;
     struct reply reply;
-    up.early = refuse_early;
+    upstream_play_early(&up, refuse_early);
     int fd = client_open(&server);
     client_sendz(fd, "POST / HTTP/1.1\r\n" HOST "Content-Length: 1000\r\n\r\nsome");
     assert_true(client_reply(fd, &reply, false));
@@ -420,7 +422,7 @@ static void connections_are_kept_on_both_sides(void **state)
 {
     (void)state;
     struct reply reply;
-    up.answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    upstream_answer(&up, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     int fd = client_open(&server);
     for (int i = 0; i < 50; i++) {
         client_sendz(fd, "GET / HTTP/1.1\r\n" HOST "\r\n");
@@ -428,7 +430,7 @@ static void connections_are_kept_on_both_sides(void **state)
         assert_string_equal(reply.body, "ok");
         reply_done(&reply);
     }
-    assert_int_equal(up.n_links, 1);
+    assert_int_equal(upstream_seen(&up)->n_links, 1);
     close(fd);
 }
 
@@ -436,8 +438,8 @@ static void a_stop_lets_requests_end(void **state)
 {
     (void)state;
     struct reply reply;
-    up.script = script_hold;
-    up.answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    upstream_play(&up, script_hold);
+    upstream_answer(&up, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     int fd = client_open(&server);
     client_sendz(fd, "GET / HTTP/1.1\r\n" HOST "\r\n");
     upstream_wait_requests(&up, 1);

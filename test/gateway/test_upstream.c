@@ -112,7 +112,7 @@ static int set_up(void **state)
     (void)state;
     scene = (struct scene){.status = 0};
     upstream_start(&scene.up);
-    scene.up.answer = OK_EMPTY;
+    upstream_answer(&scene.up, OK_EMPTY);
     snprintf(scene.url, sizeof scene.url, "http://127.0.0.1:%u", scene.up.port);
     semel__upstream_settings_init(&scene.settings);
     semel__buf_init(&scene.body, (size_t)64 << 20);
@@ -156,8 +156,8 @@ static void run(void)
 
 static void ask(const char *answer, upstream_script script)
 {
-    scene.up.answer = answer;
-    scene.up.script = script;
+    upstream_answer(&scene.up, answer);
+    upstream_play(&scene.up, script);
     open_client();
     start_pay();
     run();
@@ -197,9 +197,9 @@ static void an_answer_comes_with_its_headers_and_its_body(void **state)
     assert_string_equal(scene.headers, "A=1;A=2;Content-Length=4;"); /* P101: pairs */
     assert_body("body");
     assert_false(scene.end.early);
-    assert_string_equal(scene.up.head, "POST /pay?a=1 HTTP/1.1\r\nHost: shop.example\r\nX-A: b\r\n"
-                                       "Content-Length: 5\r\n\r\n");
-    assert_string_equal(scene.up.body, "cents");
+    assert_string_equal(upstream_seen(&scene.up)->head, "POST /pay?a=1 HTTP/1.1\r\nHost: shop.example\r\nX-A: b\r\n"
+                                                        "Content-Length: 5\r\n\r\n");
+    assert_string_equal(upstream_seen(&scene.up)->body, "cents");
 }
 
 static const struct {
@@ -268,14 +268,14 @@ static void every_answer_has_one_end(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(answers); i++) {
-        unsigned before = scene.up.requests;
+        unsigned before = upstream_seen(&scene.up)->requests;
         ask(answers[i].answer, answers[i].close ? send_and_close : NULL);
         close_client();
         if (scene.end.fate != answers[i].fate || scene.end.cause != answers[i].cause)
             fail_msg("%s: fate %d, cause %s", answers[i].name, scene.end.fate,
                      semel__upstream_cause_name(scene.end.cause));
         assert_body(answers[i].body);
-        assert_int_equal(scene.up.requests, before + 1);
+        assert_int_equal(upstream_seen(&scene.up)->requests, before + 1);
     }
     open_client();
 }
@@ -316,15 +316,15 @@ static void a_head_has_bounds(void **state)
 static void a_head_alone_answers_a_head_request(void **state)
 {
     (void)state;
-    scene.up.answer = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
+    upstream_answer(&scene.up, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n");
     open_client();
     scene.wanted = 2;
     start(SEMEL_HTTP_HEAD, 0, false);
     scene.at_done = start_pay;
-    scene.up.script = NULL;
+    upstream_play(&scene.up, NULL);
     scene.settings.answer_ms = 1;
     run();
-    assert_int_equal(scene.up.requests, 2);
+    assert_int_equal(upstream_seen(&scene.up)->requests, 2);
 }
 
 /* ---- nothing was sent ------------------------------------------------------------------------------ */
@@ -349,7 +349,7 @@ static void a_dead_upstream_got_nothing(void **state)
     snprintf(scene.url, sizeof scene.url, "unix:/tmp/semel-no-such-socket");
     ask(OK_EMPTY, NULL);
     assert_end(SEMEL_UPSTREAM_NOTHING_SENT, SEMEL_UPSTREAM_CONNECT);
-    assert_int_equal(scene.up.heads, 0);
+    assert_int_equal(upstream_seen(&scene.up)->heads, 0);
     close(fd);
 }
 
@@ -432,7 +432,7 @@ static void an_upstream_that_does_not_read_times_out(void **state)
 {
     (void)state;
     scene.settings.send_ms = 100;
-    scene.up.early = wait_early;
+    upstream_play_early(&scene.up, wait_early);
     open_client();
     start(SEMEL_HTTP_POST, 16 << 20, true);
     assert_false(semel__upstream_send(scene.call, (struct semel_str){big(), 16 << 20}));
@@ -467,7 +467,7 @@ static bool read_late(struct link *link)
 static void a_large_body_waits_for_the_upstream(void **state)
 {
     (void)state;
-    scene.up.early = read_late;
+    upstream_play_early(&scene.up, read_late);
     open_client();
     left = (size_t)16 << 20;
     start(SEMEL_HTTP_POST, 16 << 20, true);
@@ -477,7 +477,7 @@ static void a_large_body_waits_for_the_upstream(void **state)
     run();
     assert_end(SEMEL_UPSTREAM_ANSWERED, SEMEL_UPSTREAM_NONE);
     assert_true(scene.drains > 1);
-    assert_int_equal(scene.up.n_body, (size_t)16 << 20);
+    assert_int_equal(upstream_seen(&scene.up)->n_body, (size_t)16 << 20);
 }
 
 static bool send_big(struct link *link)
@@ -525,7 +525,7 @@ static bool answer_early(struct link *link)
 static void an_early_answer_counts_and_its_connection_does_not(void **state)
 {
     (void)state;
-    scene.up.early = answer_early;
+    upstream_play_early(&scene.up, answer_early);
     open_client();
     start(SEMEL_HTTP_POST, 1000, true); /* the body is never sent */
     run();
@@ -563,8 +563,8 @@ static void resume_and_send(void)
 static void an_answer_goes_on_while_its_request_does(void **state)
 {
     (void)state;
-    scene.up.early = begin_early;
-    scene.up.script = send_the_rest;
+    upstream_play_early(&scene.up, begin_early);
+    upstream_play(&scene.up, send_the_rest);
     scene.settings.idle_ms = WAIT_MS;
     scene.at_body = pause_at_once;
     scene.at_tick = resume_and_send;
@@ -594,8 +594,8 @@ static void connections_are_used_again(void **state)
     scene.at_done = start_fresh;
     start_fresh();
     run();
-    assert_int_equal(scene.up.n_links, 1);
-    assert_int_equal(scene.up.most, 20);
+    assert_int_equal(upstream_seen(&scene.up)->n_links, 1);
+    assert_int_equal(upstream_seen(&scene.up)->most, 20);
 }
 
 static unsigned ticks;
@@ -618,17 +618,18 @@ static void an_idle_connection_is_soon_too_old(void **state)
     for (int round = 0; round < 3; round++) {
         ticks = 0;
         fresh = round != 1;
-        scene.up.answer = round == 2 ? "HTTP/1.1 200 OK\r\nKeep-Alive: timeout=1, max=9\r\nContent-Length: 0\r\n\r\n"
-                                     : OK_EMPTY;
+        upstream_answer(&scene.up, round == 2
+                                       ? "HTTP/1.1 200 OK\r\nKeep-Alive: timeout=1, max=9\r\nContent-Length: 0\r\n\r\n"
+                                       : OK_EMPTY);
         open_client();
         scene.wanted = 3;
         scene.at_done = nothing;
         scene.at_tick = start_at_tick;
-        size_t before = scene.up.n_links;
+        size_t before = upstream_seen(&scene.up)->n_links;
         start(SEMEL_HTTP_POST, 0, fresh);
         run();
         close_client();
-        assert_int_equal(scene.up.n_links - before, round == 1 ? 1 : 2);
+        assert_int_equal(upstream_seen(&scene.up)->n_links - before, round == 1 ? 1 : 2);
     }
     open_client();
 }
@@ -642,14 +643,14 @@ static bool answer_twice(struct link *link)
 static void bytes_behind_an_answer_end_its_connection(void **state)
 {
     (void)state;
-    scene.up.script = answer_twice;
+    upstream_play(&scene.up, answer_twice);
     open_client();
     scene.wanted = 3;
     scene.at_done = start_fresh;
     start_fresh();
     run();
-    assert_int_equal(scene.up.n_links, 3);
-    assert_int_equal(scene.up.requests, 3);
+    assert_int_equal(upstream_seen(&scene.up)->n_links, 3);
+    assert_int_equal(upstream_seen(&scene.up)->requests, 3);
 }
 
 static bool close_the_second(struct link *link)
@@ -661,15 +662,15 @@ static bool close_the_second(struct link *link)
 static void a_request_is_never_sent_again(void **state)
 {
     (void)state;
-    scene.up.script = close_the_second;
+    upstream_play(&scene.up, close_the_second);
     open_client();
     scene.wanted = 2;
     scene.at_done = start_fresh;
     start_fresh();
     run();
     assert_end(SEMEL_UPSTREAM_UNKNOWN, SEMEL_UPSTREAM_CLOSED);
-    assert_int_equal(scene.up.requests, 2);
-    assert_int_equal(scene.up.n_links, 1);
+    assert_int_equal(upstream_seen(&scene.up)->requests, 2);
+    assert_int_equal(upstream_seen(&scene.up)->n_links, 1);
 }
 
 /* The upstream closes after 30 ms; the next call comes at any moment around that. */
@@ -679,7 +680,7 @@ static void an_idle_close_never_costs_two_requests(void **state)
     unsigned answered = 0, unknown = 0;
     scene.up.idle_ms = 30;
     for (int i = 0; i < 12; i++) {
-        unsigned before = scene.up.requests;
+        unsigned before = upstream_seen(&scene.up)->requests;
         open_client();
         scene.wanted = 2;
         ticks = 3; /* the next tick starts it */
@@ -691,7 +692,7 @@ static void an_idle_close_never_costs_two_requests(void **state)
         answered += scene.end.fate == SEMEL_UPSTREAM_ANSWERED;
         unknown += scene.end.fate == SEMEL_UPSTREAM_UNKNOWN;
         close_client();
-        assert_true(scene.up.requests <= before + 2);
+        assert_true(upstream_seen(&scene.up)->requests <= before + 2);
     }
     assert_int_equal(answered + unknown, 12);
     assert_true(answered > 0);
@@ -701,7 +702,7 @@ static void an_idle_close_never_costs_two_requests(void **state)
 static void a_cancelled_call_has_no_end(void **state)
 {
     (void)state;
-    scene.up.script = script_hold;
+    upstream_play(&scene.up, script_hold);
     open_client();
     start_pay();
     semel__upstream_cancel(scene.call);
@@ -725,7 +726,7 @@ static void stop_soon(void)
 static void a_stop_waits_for_calls_until_its_deadline(void **state)
 {
     (void)state;
-    scene.up.script = script_hold;
+    upstream_play(&scene.up, script_hold);
     open_client();
     scene.at_tick = stop_soon;
     start_pay();

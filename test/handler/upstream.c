@@ -83,8 +83,9 @@ static bool serve_one(struct link *link)
     pthread_mutex_lock(&up->lock);
     up->heads++;
     up->most = link->nth > up->most ? link->nth : up->most;
+    upstream_script early = up->early;
     pthread_mutex_unlock(&up->lock);
-    if (up->early != NULL && !up->early(link))
+    if (early != NULL && !early(link))
         return false;
     size_t length = length_of(head);
     memset(body, 0, sizeof body);
@@ -96,9 +97,10 @@ static bool serve_one(struct link *link)
     up->n_body = length;
     up->requests++;
     const char *answer = up->answer;
+    upstream_script script = up->script;
     pthread_cond_broadcast(&up->changed);
     pthread_mutex_unlock(&up->lock);
-    return up->script != NULL ? up->script(link) : link_sendz(link, answer);
+    return script != NULL ? script(link) : link_sendz(link, answer);
 }
 
 static void *serve(void *ctx)
@@ -204,6 +206,42 @@ void upstream_release(struct upstream *up)
     pthread_mutex_unlock(&up->lock);
 }
 
+void upstream_answer(struct upstream *up, const char *answer)
+{
+    pthread_mutex_lock(&up->lock);
+    up->answer = answer;
+    pthread_mutex_unlock(&up->lock);
+}
+
+void upstream_play(struct upstream *up, upstream_script script)
+{
+    pthread_mutex_lock(&up->lock);
+    up->script = script;
+    pthread_mutex_unlock(&up->lock);
+}
+
+void upstream_play_early(struct upstream *up, upstream_script early)
+{
+    pthread_mutex_lock(&up->lock);
+    up->early = early;
+    pthread_mutex_unlock(&up->lock);
+}
+
+const struct upstream_seen *upstream_seen(struct upstream *up)
+{
+    struct upstream_seen *seen = &up->seen;
+    pthread_mutex_lock(&up->lock);
+    seen->requests = up->requests;
+    seen->heads = up->heads;
+    seen->most = up->most;
+    seen->n_links = up->n_links;
+    seen->n_body = up->n_body;
+    memcpy(seen->head, up->head, sizeof seen->head);
+    memcpy(seen->body, up->body, sizeof seen->body);
+    pthread_mutex_unlock(&up->lock);
+    return seen;
+}
+
 bool link_wait_release(struct link *link)
 {
     struct upstream *up = link->up;
@@ -217,7 +255,12 @@ bool link_wait_release(struct link *link)
 
 bool script_hold(struct link *link)
 {
-    return link_wait_release(link) && link_sendz(link, link->up->answer);
+    if (!link_wait_release(link))
+        return false;
+    pthread_mutex_lock(&link->up->lock);
+    const char *answer = link->up->answer;
+    pthread_mutex_unlock(&link->up->lock);
+    return link_sendz(link, answer);
 }
 
 bool script_close(struct link *link)

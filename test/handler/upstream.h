@@ -3,7 +3,9 @@
  * upstream.h: an HTTP server for tests that says whatever bytes it is told to, on loopback, a thread a connection; and
  * a caller `http` in front of it.
  *
- * It is written for the tests of the caller, so it shares no code with the server in src/net, and keeps no rules.
+ * It is written for the tests of the caller, so it shares no code with the server in src/net, and keeps no rules. Its
+ * threads take what it is to do, and leave what they have seen, under its lock: tests that run beside it use the
+ * functions below, not the members.
  */
 #ifndef SEMEL_TEST_UPSTREAM_H
 #define SEMEL_TEST_UPSTREAM_H
@@ -32,6 +34,16 @@ struct link {
 /* Answers one request; false: close the connection. */
 typedef bool (*upstream_script)(struct link *link);
 
+/* What it has seen. */
+struct upstream_seen {
+    unsigned requests, heads; /* whole ones; and those of which the head came */
+    unsigned most;            /* that one connection had */
+    size_t n_links;           /* connections */
+    size_t n_body;            /* bytes of the last request's body */
+    char head[16384];         /* of the last request, NUL-terminated */
+    char body[16384];         /* its beginning */
+};
+
 struct upstream {
     upstream_script script; /* NULL: `answer` is sent, and the connection kept */
     upstream_script early;  /* asked when only the head was read; false: close */
@@ -51,12 +63,18 @@ struct upstream {
     size_t n_body;            /* all of it */
     struct link links[UPSTREAM_CONNECTIONS];
     size_t n_links;
+    struct upstream_seen seen; /* of the test's thread */
 };
 
 void upstream_start(struct upstream *up);
 void upstream_stop(struct upstream *up); /* waits for its threads */
 void upstream_wait_requests(struct upstream *up, unsigned n);
 void upstream_release(struct upstream *up);
+void upstream_answer(struct upstream *up, const char *answer);
+void upstream_play(struct upstream *up, upstream_script script);
+void upstream_play_early(struct upstream *up, upstream_script early);
+/* As it is now; valid until the next call. */
+const struct upstream_seen *upstream_seen(struct upstream *up);
 
 /* For scripts. false: the other side has gone, or we stop. */
 bool link_send(struct link *link, const void *bytes, size_t n);

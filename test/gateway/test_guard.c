@@ -1,0 +1,1368 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_guard.c: guarded requests, on SQLite and PostgreSQL, between clients and an upstream that send whatever bytes
+ * they are told to. The argument is the store.
+ */
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/wait.h"
+#include "gateway/gateway.h"
+#include "gateway/keeper.h"
+#include "handler/upstream.h"
+#include "store/sqlite_store.h"
+#include "support/world.h"
+#include "unit/httpd.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_store.h"
+#endif
+
+#define HOST "Host: shop.example\r\n"
+#define MADE "HTTP/1.1 201 Created\r\nContent-Length: 2\r\nX-Made: 1\r\n\r\nok"
+
+/* Polls the condition; fails after WAIT_S. */
+#define WAIT_FOR(condition)                             \
+    for (unsigned rounds = 0; !(condition); rounds++) { \
+        assert_true(rounds < WAIT_S * 200);             \
+        poll(NULL, 0, 5);                               \
+    }
+
+static const struct semel_store_ops *const stores[] = {
+    &semel__store_sqlite,
+#ifdef SEMEL_WITH_POSTGRES
+    &semel__store_postgres,
+#endif
+    NULL,
+};
+static const char *table; /* of the keys */
+static struct world world;
+static struct upstream up;
+static struct semel_gateway_settings settings;
+static struct semel_gateway_rule rules[4];
+static struct semel_keeper_settings keeping;
+static struct semel_keeper *keeper;
+static struct semel_http *http;
+static struct semel_gateway *gateway;
+static struct httpd server; /* only its port is used, by the client of httpd.h */
+static char url[64], reconcile[96];
+static pthread_t thread, lanes[SEMEL_KEEPER_LANES_MAX];
+
+/* ==== the scene ================================================================================== */
+
+static void *run(void *arg)
+{
+    struct semel_error err;
+    return semel__http_run(http, &err) == SEMEL_OK ? NULL : arg;
+}
+
+static void *keep(void *arg)
+{
+    while (semel__keeper_step(keeper, (size_t)(uintptr_t)arg, 100))
+        ;
+    return NULL;
+}
+
+static void open_gateway(void)
+{
+    struct semel_error err;
+    if (semel__keeper_new(&keeper, &keeping, &err) != SEMEL_OK)
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < semel__keeper_lanes(keeper); i++) {
+        if (semel__keeper_open(keeper, i, &err) != SEMEL_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(pthread_create(&lanes[i], NULL, keep, (void *)i), 0);
+    }
+    settings.keeper = keeper;
+    assert_int_equal(semel__http_new(&http, NULL, &err), SEMEL_OK);
+    if (semel__gateway_open(&gateway, http, &settings, &err) != SEMEL_OK)
+        fail_msg("%s", err.text);
+    server.port = semel__gateway_port(gateway);
+    assert_int_equal(pthread_create(&thread, NULL, run, NULL), 0);
+}
+
+static void close_gateway(uint64_t deadline_ms)
+{
+    semel__http_stop(http, deadline_ms);
+    pthread_join(thread, NULL);
+    semel__http_free(http);
+    semel__keeper_stop(keeper, 5000);
+    for (size_t i = 0; i < semel__keeper_lanes(keeper); i++)
+        pthread_join(lanes[i], NULL);
+    semel__gateway_close(gateway);
+    semel__keeper_free(keeper);
+    http = NULL;
+}
+
+/* Rules that a test adds go before the one that lets anybody have a key. */
+static int set_up(void **state)
+{
+    (void)state;
+    static unsigned n;
+    static char owner[32];
+    world = (struct world){.driver = world_driver};
+    world.driver->make(&world, true);
+    up = (struct upstream){.answer = MADE};
+    upstream_start(&up);
+    snprintf(url, sizeof url, "http://127.0.0.1:%u", up.port);
+    snprintf(reconcile, sizeof reconcile, "http://127.0.0.1:%u/by-key/{key}", up.port);
+    semel__gateway_settings_init(&settings);
+    semel__gateway_rule_init(&rules[0]);
+    rules[0].match = "* /{rest*}";
+    rules[0].anonymous = true;
+    settings.rules = rules;
+    settings.n_rules = 1;
+    settings.listen = "127.0.0.1:0";
+    settings.upstream.url = url;
+    semel__keeper_settings_init(&keeping);
+    snprintf(owner, sizeof owner, "test-%u", ++n);
+    keeping.drivers = stores;
+    keeping.url = world.url;
+    keeping.options.create = keeping.options.migrate = true;
+    keeping.owner = owner;
+    return 0;
+}
+
+static int set_up_open(void **state)
+{
+    set_up(state);
+    open_gateway();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    if (http != NULL)
+        close_gateway(0);
+    upstream_stop(&up);
+    world.driver->teardown(&world);
+    return 0;
+}
+
+/* The text of a request; `more` are header lines. */
+static const char *request(const char *method, const char *path, const char *key, const char *more, const char *body)
+{
+    static _Thread_local char text[8192];
+    char line[512] = "";
+    if (key != NULL)
+        snprintf(line, sizeof line, "Idempotency-Key: %s\r\n", key);
+    snprintf(text, sizeof text, "%s %s HTTP/1.1\r\n" HOST "%s%sContent-Length: %zu\r\n\r\n%s", method, path, line, more,
+             strlen(body), body);
+    return text;
+}
+
+static struct reply post(const char *path, const char *key, const char *body)
+{
+    return client_ask(&server, request("POST", path, key, "", body));
+}
+
+/* One request, of which the status alone counts. */
+static int status_of(const char *text)
+{
+    struct reply reply = client_ask(&server, text);
+    int status = reply.status;
+    reply_done(&reply);
+    return status;
+}
+
+static bool is_type(const struct reply *reply, const char *word)
+{
+    char type[96];
+    snprintf(type, sizeof type, "\"type\":\"urn:semel:idempotency:%s\"", word);
+    return reply_has(reply, "Content-Type: application/problem+json") && strstr(reply->body, type) != NULL;
+}
+
+#define assert_refused(text, code, word)                                      \
+    do {                                                                      \
+        struct reply reply_ = client_ask(&server, text);                      \
+        if (reply_.status != (code) || !is_type(&reply_, word))               \
+            fail_msg("line %d: %d %s", __LINE__, reply_.status, reply_.body); \
+        reply_done(&reply_);                                                  \
+    } while (0)
+
+static bool replayed(const struct reply *reply)
+{
+    return reply_has(reply, "Idempotent-Replayed: true");
+}
+
+static int64_t keys(const char *where)
+{
+    char sql[256];
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM %s WHERE %s", table, where);
+    return world.driver->ask(&world, sql);
+}
+
+static unsigned calls(void)
+{
+    return upstream_seen(&up)->requests;
+}
+
+/* ==== answers ==================================================================================== */
+
+/* A1, P52, P101 */
+static void the_first_answer_is_replayed_and_the_work_is_done_once(void **state)
+{
+    (void)state;
+    upstream_answer(&up, "HTTP/1.1 201 Created\r\nContent-Type: text/plain\r\nX-A: 1\r\nX-A: 2\r\nSet-Cookie: s=1\r\n"
+                         "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nAge: 3\r\nX-RateLimit-Remaining: 4\r\n"
+                         "traceparent: 00-a\r\nConnection: X-Hop\r\nX-Hop: 1\r\nSemel-Outcome: completed\r\n"
+                         "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+    const char *json = "Content-Type: application/json\r\n";
+    struct reply first = client_ask(&server,
+                                    request("POST", "/v1/charges", "\"key-00000001\"", json, "{\"a\": 1, \"b\": 2}"));
+    assert_int_equal(first.status, 201);
+    assert_string_equal(first.body, "hello");
+    assert_true(reply_has(&first, "Set-Cookie: s=1"));
+    assert_false(replayed(&first));
+    assert_null(strstr(first.head, "Semel-"));
+    const char *head = upstream_seen(&up)->head;
+    assert_non_null(strstr(head, "\r\nIdempotency-Key: \"key-00000001\"\r\n"));
+    assert_non_null(strstr(head, "\r\nSemel-Token: "));
+    assert_non_null(strstr(head, "\r\nAccept-Encoding: identity\r\n"));
+    struct reply again = client_ask(&server, request("POST", "/v1/charges", "key-00000001", json, "{\"b\":2,\"a\":1}"));
+    assert_int_equal(again.status, 201);
+    assert_string_equal(again.body, "hello");
+    assert_true(replayed(&again));
+    assert_true(reply_has(&again, "X-A: 1") && reply_has(&again, "X-A: 2"));
+    assert_true(reply_has(&again, "Content-Type: text/plain"));
+    static const char *const gone[] = {"Set-Cookie", "1994", "Age:", "RateLimit", "traceparent", "X-Hop", "Semel-"};
+    for (size_t i = 0; i < COUNT(gone); i++)
+        assert_null(strstr(again.head, gone[i]));
+    reply_done(&first);
+    reply_done(&again);
+    assert_int_equal(calls(), 1);
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->replayed), 1);
+    assert_int_equal(keys("status = 'completed'"), 1);
+}
+
+static const struct {
+    const char *status; /* with its reason */
+    const char *more;
+    int again;         /* the status of the same request again */
+    unsigned requests; /* upstream, then */
+} outcomes[] = {
+    {"200 OK", "", 200, 1},
+    {"302 Found", "Location: /x\r\n", 302, 1},
+    {"402 Payment Required", "", 402, 1},
+    {"410 Gone", "", 410, 1},
+    {"400 Bad Request", "", 400, 2},
+    {"401 Unauthorized", "", 401, 2},
+    {"409 Conflict", "", 409, 2},
+    {"422 Unprocessable", "", 422, 2},
+    {"429 Too Many", "", 429, 2},
+    {"500 Internal", "", 409, 1},
+    {"503 Unavailable", "Retry-After: 1\r\n", 409, 1},
+    {"503 Unavailable", "Semel-Outcome: released\r\n", 503, 2},
+    {"200 OK", "Semel-Outcome: unknown\r\n", 409, 1},
+    {"404 Not Found", "Semel-Outcome: completed\r\n", 404, 1},
+};
+
+/* A3, A7, P49, P92, P102 */
+static void the_status_decides_what_becomes_of_the_key(void **state)
+{
+    (void)state;
+    static char answers[COUNT(outcomes)][256]; /* the upstream may still have the last one */
+    unsigned before = 0;
+    for (size_t i = 0; i < COUNT(outcomes); i++) {
+        char *answer = answers[i], key[32];
+        snprintf(answer, sizeof answers[i], "HTTP/1.1 %s\r\n%sContent-Length: 0\r\n\r\n", outcomes[i].status,
+                 outcomes[i].more);
+        snprintf(key, sizeof key, "key-%08zu", i);
+        upstream_answer(&up, answer);
+        struct reply first = post("/", key, "x"), again = post("/", key, "x");
+        if (strtol(outcomes[i].status, NULL, 10) != first.status || again.status != outcomes[i].again)
+            fail_msg("%s: %d, then %d", outcomes[i].status, first.status, again.status);
+        if (calls() - before != outcomes[i].requests)
+            fail_msg("%s: %u requests", outcomes[i].status, calls() - before);
+        assert_int_equal(is_type(&again, "unknown"), outcomes[i].again == 409 && outcomes[i].requests == 1);
+        before = calls();
+        reply_done(&first);
+        reply_done(&again);
+    }
+}
+
+/* P102: a corrected form may use its key. */
+static void a_refusal_frees_the_key_for_another_body(void **state)
+{
+    (void)state;
+    upstream_answer(&up, "HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n");
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "wrong")), 422);
+    upstream_answer(&up, MADE);
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "right")), 201);
+    assert_refused(request("POST", "/", "key-00000001", "", "wrong"), 422, "mismatch");
+}
+
+static const struct {
+    const char *name, *answer;
+} broken[] = {
+    {"truncated", "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"},
+    {"not HTTP", "SSH-2.0-OpenSSH\r\n"},
+    {"101", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"},
+    {"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n"},
+    {"endless 1xx", "HTTP/1.1 103 A\r\n\r\nHTTP/1.1 103 A\r\n\r\nHTTP/1.1 103 A\r\n\r\nHTTP/1.1 103 A\r\n\r\n"
+                    "HTTP/1.1 103 A\r\n\r\nHTTP/1.1 103 A\r\n\r\nHTTP/1.1 103 A\r\n\r\nHTTP/1.1 103 A\r\n\r\n"
+                    "HTTP/1.1 103 A\r\n\r\nHTTP/1.1 103 A\r\n\r\n"},
+    {"nothing", ""},
+};
+static const char *broken_answer;
+static pthread_mutex_t broken_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool send_broken(struct link *link)
+{
+    pthread_mutex_lock(&broken_lock);
+    const char *answer = broken_answer;
+    pthread_mutex_unlock(&broken_lock);
+    link_sendz(link, answer);
+    return false;
+}
+
+/* P47, P93, P94: once something was sent, everything but a whole answer is unknown, and is not sent again. */
+static void an_answer_that_is_none_leaves_the_key_unknown(void **state)
+{
+    (void)state;
+    upstream_play(&up, send_broken);
+    for (size_t i = 0; i < COUNT(broken); i++) {
+        char key[32];
+        snprintf(key, sizeof key, "key-%08zu", i);
+        pthread_mutex_lock(&broken_lock);
+        broken_answer = broken[i].answer;
+        pthread_mutex_unlock(&broken_lock);
+        struct reply first = post("/", key, "x");
+        if (first.status != 502 || !is_type(&first, "unknown"))
+            fail_msg("%s: %d %s", broken[i].name, first.status, first.body);
+        reply_done(&first);
+        assert_refused(request("POST", "/", key, "", "x"), 409, "unknown");
+        assert_int_equal(calls(), i + 1);
+    }
+    assert_int_equal(keys("status = 'unknown'"), COUNT(broken));
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->unknown[SEMEL_UPSTREAM_TRUNCATED]), 1);
+}
+
+static void a_late_answer_leaves_the_key_unknown(void **state)
+{
+    (void)state;
+    settings.upstream.answer_ms = 100;
+    open_gateway();
+    upstream_play(&up, script_hold);
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_int_equal(reply.status, 504);
+    assert_true(is_type(&reply, "unknown"));
+    reply_done(&reply);
+    upstream_release(&up);
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 409, "unknown");
+    assert_int_equal(calls(), 1);
+}
+
+static void a_dead_upstream_frees_the_key(void **state)
+{
+    (void)state;
+    settings.upstream.url = "http://127.0.0.1:1";
+    open_gateway();
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_int_equal(reply.status, 502);
+    assert_non_null(strstr(reply.body, "(connect)"));
+    assert_false(is_type(&reply, "unknown"));
+    reply_done(&reply);
+    assert_int_equal(keys("true"), 0);
+}
+
+/* P93: a handler that acts at half a body. Its answer counts. */
+static bool act_early(struct link *link)
+{
+    return link_sendz(link, MADE);
+}
+
+static void an_early_answer_counts(void **state)
+{
+    (void)state;
+    static char body[200000];
+    memset(body, 'x', sizeof body - 1);
+    upstream_play_early(&up, act_early);
+    upstream_play(&up, script_close);
+    char head[256];
+    for (int round = 0; round < 2; round++) {
+        struct reply reply;
+        int fd = client_open(&server);
+        snprintf(head, sizeof head,
+                 "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: %zu\r\n\r\n",
+                 sizeof body - 1);
+        client_sendz(fd, head);
+        client_send(fd, body, sizeof body - 1);
+        assert_true(client_reply(fd, &reply, false));
+        assert_int_equal(reply.status, 201);
+        assert_int_equal(replayed(&reply), round == 1);
+        reply_done(&reply);
+        close(fd);
+    }
+    assert_int_equal(upstream_seen(&up)->heads, 1);
+}
+
+/* ==== large answers, and those that stay unstored ================================================ */
+
+static bool send_big(struct link *link)
+{
+    static char bytes[65536];
+    if (!link_sendz(link, "HTTP/1.1 200 OK\r\nContent-Length: 4194304\r\n\r\n"))
+        return false;
+    for (int i = 0; i < 64; i++)
+        if (!link_send(link, bytes, sizeof bytes))
+            return false;
+    return true;
+}
+
+static bool send_big_chunked(struct link *link)
+{
+    static char bytes[65536];
+    if (!link_sendz(link, "HTTP/1.1 200 OK\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\n\r\n"))
+        return false;
+    for (int i = 0; i < 64; i++)
+        if (!link_sendz(link, "10000\r\n") || !link_send(link, bytes, sizeof bytes) || !link_sendz(link, "\r\n"))
+            return false;
+    return link_sendz(link, "0\r\n\r\n");
+}
+
+/* How many bytes a chunked answer brings, by the end of its connection. */
+static size_t all_bytes(const char *text)
+{
+    int fd = client_open(&server);
+    size_t n;
+    client_sendz(fd, text);
+    shutdown(fd, SHUT_WR);
+    free(client_rest(fd, &n));
+    close(fd);
+    return n;
+}
+
+/* P51 */
+static void an_answer_over_the_cap_is_stored_without_its_body(void **state)
+{
+    (void)state;
+    upstream_play(&up, send_big);
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_int_equal(reply.n, 4194304);
+    reply_done(&reply);
+    upstream_play(&up, send_big_chunked);
+    assert_true(all_bytes(request("POST", "/", "key-00000002", "", "x")) > 4194304);
+    for (int i = 1; i <= 2; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "key-%08d", i);
+        reply = post("/", key, "x");
+        assert_int_equal(reply.status, 200);
+        assert_true(replayed(&reply));
+        assert_int_equal(reply.n, 0);
+        reply_done(&reply);
+    }
+    assert_int_equal(calls(), 2);
+    assert_int_equal(keys("status = 'completed' AND body IS NULL"), 2);
+}
+
+static void a_body_that_is_not_to_be_stored_is_not(void **state)
+{
+    (void)state;
+    rules[0].store_body = false;
+    open_gateway();
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_string_equal(reply.body, "ok");
+    reply_done(&reply);
+    reply = post("/", "key-00000001", "x");
+    assert_true(replayed(&reply) && reply.n == 0 && reply_has(&reply, "X-Made: 1"));
+    reply_done(&reply);
+}
+
+static void a_stream_of_events_is_stored_when_it_begins(void **state)
+{
+    (void)state;
+    upstream_answer(&up, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9\r\n\r\ndata: a\n\n");
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_string_equal(reply.body, "data: a\n\n");
+    reply_done(&reply);
+    reply = post("/", "key-00000001", "x");
+    assert_true(replayed(&reply) && reply.n == 0);
+    reply_done(&reply);
+}
+
+static void rename_table(bool back)
+{
+    static const char *const sqlite[] = {"ALTER TABLE semel_idempotency RENAME TO gone",
+                                         "ALTER TABLE gone RENAME TO semel_idempotency"};
+    static const char *const postgres[] = {"ALTER TABLE semel.idempotency RENAME TO gone",
+                                           "ALTER TABLE semel.gone RENAME TO idempotency"};
+    world.driver->sql(&world, (strcmp(world.driver->name, "sqlite") == 0 ? sqlite : postgres)[back ? 1 : 0]);
+}
+
+/* P48, A2: the answer is kept, and stored as soon as that is possible. */
+static void an_answer_that_cannot_be_stored_is_a_503_and_is_kept(void **state)
+{
+    (void)state;
+    struct reply reply;
+    upstream_play(&up, script_hold);
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
+    upstream_wait_requests(&up, 1);
+    rename_table(false);
+    upstream_release(&up);
+    assert_true(client_reply(fd, &reply, false));
+    assert_int_equal(reply.status, 503);
+    assert_true(is_type(&reply, "not-stored"));
+    assert_non_null(strstr(reply.head, "Retry-After: "));
+    reply_done(&reply);
+    close(fd);
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->unstored), 1);
+    rename_table(true);
+    reply = post("/", "key-00000001", "x"); /* it waits behind the one that is being stored */
+    assert_int_equal(reply.status, 201);
+    assert_true(replayed(&reply));
+    reply_done(&reply);
+    assert_int_equal(calls(), 1);
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->unstored), 0);
+}
+
+static void an_answer_that_is_not_stored_before_its_lease_ends_is_unknown(void **state)
+{
+    (void)state;
+    struct reply reply;
+    keeping.lease_ms = 300;
+    open_gateway();
+    upstream_play(&up, script_hold);
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
+    upstream_wait_requests(&up, 1);
+    rename_table(false);
+    upstream_release(&up);
+    assert_true(client_reply(fd, &reply, false));
+    assert_int_equal(reply.status, 503);
+    reply_done(&reply);
+    close(fd);
+    poll(NULL, 0, 600); /* more than a lease */
+    rename_table(true);
+    WAIT_FOR(keys("status = 'unknown'") == 1);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->running) == 0);
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 409, "unknown");
+    assert_int_equal(calls(), 1);
+}
+
+/* Bad input: a store without its table. Never unguarded, unless the rule wants it. */
+static void without_its_store_nothing_is_sent_on(void **state)
+{
+    (void)state;
+    rules[1] = rules[0];
+    rules[0].match = "POST /open";
+    rules[0].pass_when_down = true;
+    settings.n_rules = 2;
+    open_gateway();
+    rename_table(false);
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 503, "not-stored");
+    assert_int_equal(upstream_seen(&up)->heads, 0);
+    assert_int_equal(status_of(request("POST", "/open", "key-00000001", "", "x")), 201);
+    assert_null(strstr(upstream_seen(&up)->head, "Semel-Token"));
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->passed), 1);
+    assert_int_equal(status_of("GET / HTTP/1.1\r\n" HOST "\r\n"), 201);
+    rename_table(true);
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 201);
+}
+
+/* ==== those who come at the same time ============================================================ */
+
+struct client {
+    pthread_t thread;
+    const char *text;
+    int status;
+    bool replayed;
+    char type[64];
+};
+
+static void *ask_once(void *arg)
+{
+    struct client *client = arg;
+    struct reply reply = client_ask(&server, client->text);
+    client->status = reply.status;
+    client->replayed = replayed(&reply);
+    const char *type = strstr(reply.body, "idempotency:");
+    snprintf(client->type, sizeof client->type, "%.20s", type != NULL ? type + 12 : "");
+    reply_done(&reply);
+    return NULL;
+}
+
+static void start_clients(struct client *clients, size_t n, const char *text)
+{
+    for (size_t i = 0; i < n; i++) {
+        clients[i] = (struct client){.text = text};
+        assert_int_equal(pthread_create(&clients[i].thread, NULL, ask_once, &clients[i]), 0);
+    }
+}
+
+static void join_clients(struct client *clients, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        pthread_join(clients[i].thread, NULL);
+}
+
+/* A1: and 8 wait per key, no more. */
+static void requests_wait_for_the_one_that_runs(void **state)
+{
+    (void)state;
+    struct client first, others[12];
+    char text[1024];
+    size_t waited = 0, refused = 0;
+    snprintf(text, sizeof text, "%s", request("POST", "/", "key-00000001", "", "x"));
+    upstream_play(&up, script_hold);
+    start_clients(&first, 1, text);
+    upstream_wait_requests(&up, 1);
+    assert_refused(request("POST", "/", "key-00000001", "", "other"), 422, "mismatch"); /* A2: before 409 */
+    start_clients(others, COUNT(others), text);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->guarded_refused[SEMEL_GATEWAY_REFUSED_RUNNING]) == 4);
+    upstream_release(&up);
+    join_clients(&first, 1);
+    join_clients(others, COUNT(others));
+    assert_true(first.status == 201 && !first.replayed);
+    for (size_t i = 0; i < COUNT(others); i++) {
+        waited += others[i].status == 201 && others[i].replayed;
+        refused += others[i].status == 409 && strncmp(others[i].type, "running", 7) == 0;
+    }
+    assert_int_equal(waited, 8);
+    assert_int_equal(refused, 4);
+    assert_int_equal(calls(), 1);
+}
+
+static void who_has_waited_long_enough_gets_409(void **state)
+{
+    (void)state;
+    struct client first;
+    rules[0].wait_ms = 100;
+    open_gateway();
+    upstream_play(&up, script_hold);
+    start_clients(&first, 1, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 0\r\n\r\n");
+    upstream_wait_requests(&up, 1);
+    struct reply reply = post("/", "key-00000001", "");
+    assert_int_equal(reply.status, 409);
+    assert_true(is_type(&reply, "running"));
+    assert_true(reply_has(&reply, "Retry-After: 1"));
+    reply_done(&reply);
+    upstream_release(&up);
+    join_clients(&first, 1);
+}
+
+/* A row that somebody else holds: found out by asking again. */
+static void a_key_that_runs_elsewhere_is_waited_for(void **state)
+{
+    (void)state;
+    char sql[512];
+    struct client client;
+    struct reply reply = post("/", "key-00000001", "x");
+    reply_done(&reply);
+    bool sqlite = strcmp(world.driver->name, "sqlite") == 0;
+    const char *later = sqlite ? "9000000000000000" : "now() + interval '1 hour'";
+    snprintf(sql, sizeof sql,
+             "UPDATE %s SET status = 'processing', lease_until = %s, lease_owner = 'else', "
+             "code = NULL, completed_at = NULL, answer_until = NULL, key_until = NULL",
+             table, later);
+    world.driver->sql(&world, sql);
+    start_clients(&client, 1, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 1\r\n\r\nx");
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->waited) == 1);
+    assert_refused(request("POST", "/", "key-00000001", "", "y"), 422, "mismatch");
+    snprintf(sql, sizeof sql,
+             "UPDATE %s SET status = 'completed', lease_until = NULL, lease_owner = NULL, code = 201, "
+             "completed_at = created_at, answer_until = %s, key_until = %s",
+             table, later, later);
+    world.driver->sql(&world, sql);
+    join_clients(&client, 1);
+    assert_true(client.status == 201 && client.replayed);
+    assert_int_equal(calls(), 1);
+}
+
+/* One key in one group, and over many. */
+static void of_many_requests_with_one_key_one_runs(void **state)
+{
+    (void)state;
+    struct client clients[64];
+    rules[0].waiters = 1000;
+    open_gateway();
+    for (int round = 0; round < 3; round++) {
+        char text[1024];
+        snprintf(text, sizeof text,
+                 "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-0000000%d\r\nContent-Length: 1\r\n\r\nx", round);
+        size_t firsts = 0;
+        start_clients(clients, COUNT(clients), text);
+        join_clients(clients, COUNT(clients));
+        for (size_t i = 0; i < COUNT(clients); i++) {
+            assert_int_equal(clients[i].status, 201);
+            firsts += !clients[i].replayed;
+        }
+        assert_int_equal(firsts, 1);
+        assert_int_equal(calls(), round + 1);
+    }
+}
+
+/* P99, P48 */
+static void a_client_that_hangs_up_ends_nothing(void **state)
+{
+    (void)state;
+    upstream_play(&up, script_hold);
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
+    upstream_wait_requests(&up, 1);
+    close(fd);
+    upstream_release(&up);
+    WAIT_FOR(keys("status = 'completed'") == 1);
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_true(reply.status == 201 && replayed(&reply));
+    reply_done(&reply);
+    assert_int_equal(calls(), 1);
+}
+
+static void a_stop_waits_for_what_runs(void **state)
+{
+    (void)state;
+    struct client client;
+    upstream_play(&up, script_hold);
+    start_clients(&client, 1, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 0\r\n\r\n");
+    upstream_wait_requests(&up, 1);
+    semel__http_stop(http, 10000);
+    poll(NULL, 0, 50);
+    upstream_release(&up);
+    join_clients(&client, 1);
+    assert_int_equal(client.status, 201);
+    close_gateway(10000);
+    assert_int_equal(keys("status = 'completed'"), 1);
+}
+
+/* What a stop cannot wait for is unknown, and written down as such. */
+static void what_a_stop_breaks_off_is_unknown(void **state)
+{
+    (void)state;
+    upstream_play(&up, script_hold);
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
+    upstream_wait_requests(&up, 1);
+    close_gateway(0);
+    assert_int_equal(keys("status = 'unknown' AND cause = 'stopped'"), 1);
+    close(fd);
+}
+
+/* A7: a call that takes longer than the lease keeps its key. */
+static void a_lease_is_renewed_while_its_call_runs(void **state)
+{
+    (void)state;
+    struct client client;
+    keeping.lease_ms = 300;
+    rules[0].wait_ms = 0;
+    open_gateway();
+    upstream_play(&up, script_hold);
+    start_clients(&client, 1, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 0\r\n\r\n");
+    upstream_wait_requests(&up, 1);
+    poll(NULL, 0, 1000); /* more than three leases */
+    assert_int_equal(keys("status = 'processing'"), 1);
+    upstream_release(&up);
+    join_clients(&client, 1);
+    assert_int_equal(client.status, 201);
+}
+
+/* ==== keys ======================================================================================= */
+
+/* A4, and the lines about keys of the bad input. */
+static void keys_that_are_none_are_refused(void **state)
+{
+    (void)state;
+    char long_key[300];
+    rules[1] = rules[0];
+    rules[0].match = "POST /required";
+    rules[0].key = SEMEL_GATEWAY_KEY_REQUIRED;
+    settings.n_rules = 2;
+    open_gateway();
+    assert_refused(request("POST", "/", "", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "\"\"", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "1", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "1234567", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "\"1234567\"", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "\"12345678", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "\"1234\"5678\"", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "\"1234567\\a\"", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "12345678\xC3\xA9", "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/", "key-00000001", "Idempotency-Key: key-00000001\r\n", "x"), 400, "malformed");
+    memset(long_key, 'k', sizeof long_key);
+    long_key[256] = '\0';
+    assert_refused(request("POST", "/", long_key, "", "x"), 400, "malformed");
+    assert_refused(request("POST", "/required", NULL, "", "x"), 400, "missing");
+    assert_refused(request("POST", "/Required/", NULL, "", "x"), 400, "missing"); /* P91 */
+    assert_refused(request("POST", "/re%71uired", NULL, "", "x"), 400, "missing");
+    assert_int_equal(status_of(request("POST", "/", "1234\t5678", "", "x")), 400);
+    assert_int_equal(upstream_seen(&up)->heads, 0);
+    long_key[255] = '\0';
+    assert_int_equal(status_of(request("POST", "/", long_key, "", "x")), 201);
+    assert_int_equal(status_of(request("POST", "/", "abcdefgh", "", "x")), 201);
+    assert_int_equal(status_of(request("POST", "/", "\"a\\\"b\\\\c 12\"", "", "x")), 201);
+    assert_int_equal(keys("key = 'a\"b\\c 12'"), 1);
+    struct reply reply = post("/", "2026-11-17T17:00:00Z", "x");
+    assert_int_equal(reply.status, 201);
+    assert_non_null(strstr(reply.head, "Semel-Warning: the key is a time"));
+    reply_done(&reply);
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->times), 1);
+}
+
+/* P91, P50: every part of the request counts. */
+static void the_same_key_with_another_request_is_422(void **state)
+{
+    (void)state;
+    static const char *const rule_headers[] = {"X-Tenant"};
+    static const char *const ignore[] = {"/sent_at"};
+    rules[0].headers = rule_headers;
+    rules[0].n_headers = 1;
+    rules[0].ignore = ignore;
+    rules[0].n_ignore = 1;
+    open_gateway();
+    const char *json = "Content-Type: application/json\r\nX-Tenant: a\r\n";
+    assert_int_equal(status_of(request("POST", "/v1/c", "key-00000001", json, "{\"a\":1,\"sent_at\":1}")), 201);
+    static const char *const paths[] = {"/v1/c/", "/V1/c", "/v1/c?x", "/v1/%63"};
+    for (size_t i = 0; i < COUNT(paths); i++)
+        assert_refused(request("POST", paths[i], "key-00000001", json, "{\"a\":1}"), 422, "mismatch");
+    assert_refused(request("PATCH", "/v1/c", "key-00000001", json, "{\"a\":1}"), 422, "mismatch");
+    assert_refused(request("POST", "/v1/c", "key-00000001", json, "{\"a\":2}"), 422, "mismatch");
+    assert_refused(request("POST", "/v1/c", "key-00000001", "Content-Type: application/json\r\nX-Tenant: b\r\n",
+                           "{\"a\":1}"),
+                   422, "mismatch");
+    struct reply reply = client_ask(&server,
+                                    request("POST", "/v1/c", "key-00000001", json, "{ \"sent_at\":9, \"a\":1}"));
+    assert_true(reply.status == 201 && replayed(&reply));
+    reply_done(&reply);
+    assert_int_equal(calls(), 1);
+}
+
+static void methods_are_guarded_by_rule(void **state)
+{
+    (void)state;
+    settings.n_rules = 1;
+    rules[0].match = "PUT|DELETE /v1/{id}";
+    settings.caller = (struct semel_gateway_caller){.kind = SEMEL_GATEWAY_CALLER_API_KEY, .header = "X-Api-Key"};
+    rules[1] = rules[0];
+    rules[1].match = "POST /off";
+    rules[1].key = SEMEL_GATEWAY_KEY_OFF;
+    settings.n_rules = 2;
+    open_gateway();
+    const char *api = "X-Api-Key: secret\r\n";
+    static const struct {
+        const char *method, *path;
+        bool guarded;
+    } asks[] = {{"PUT", "/v1/7", true}, {"DELETE", "/v1/8", true}, {"PUT", "/v1/7/8", false}, {"GET", "/v1/7", false},
+                {"POST", "/any", true}, {"PATCH", "/any", true},   {"POST", "/off", false}};
+    for (size_t i = 0; i < COUNT(asks); i++) {
+        char key[32];
+        snprintf(key, sizeof key, "key-%08zu", i);
+        unsigned before = calls();
+        for (int round = 0; round < 2; round++)
+            assert_int_equal(status_of(request(asks[i].method, asks[i].path, key, api, "")), 201);
+        if (calls() - before != (asks[i].guarded ? 1 : 2))
+            fail_msg("%s %s: %u", asks[i].method, asks[i].path, calls() - before);
+    }
+}
+
+static void a_key_may_be_in_the_body(void **state)
+{
+    (void)state;
+    rules[0].key_pointer = "/idempotency_key";
+    open_gateway();
+    const char *type = "Content-Type: application/json\r\nIdempotency-Key: another\r\n";
+    for (int round = 0; round < 2; round++)
+        assert_int_equal(status_of(request("POST", "/", NULL, type, "{\"idempotency_key\":\"key-00000001\"}")), 201);
+    assert_int_equal(calls(), 1);
+    assert_non_null(strstr(upstream_seen(&up)->head, "\r\nIdempotency-Key: key-00000001\r\n"));
+    assert_null(strstr(upstream_seen(&up)->head, "another"));
+    assert_refused(request("POST", "/", NULL, type, "{\"idempotency_key\":17}"), 400, "malformed");
+    assert_refused(request("POST", "/", NULL, type, "{\"idempotency_key\":\"short\"}"), 400, "malformed");
+    assert_int_equal(status_of(request("POST", "/", NULL, type, "{}")), 201); /* optional: it passes */
+    assert_int_equal(status_of(request("POST", "/", NULL, type, "no JSON")), 201);
+    assert_int_equal(calls(), 3);
+    assert_int_equal(keys("true"), 1);
+}
+
+/* ==== callers ==================================================================================== */
+
+/* A4, P46, P55: nobody reads another one's answer, and a caller who cannot be known is refused. */
+static void a_key_belongs_to_its_caller(void **state)
+{
+    (void)state;
+    static const char *const here[] = {"127.0.0.0/8"};
+    rules[0].anonymous = false;
+    settings.caller = (struct semel_gateway_caller){.kind = SEMEL_GATEWAY_CALLER_HEADER,
+                                                    .header = "X-User-Id",
+                                                    .trusted_from = here,
+                                                    .n_trusted_from = 1};
+    open_gateway();
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "X-User-Id: alice\r\n", "x")), 201);
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "X-User-Id: bob\r\n", "x")), 201);
+    assert_int_equal(calls(), 2);
+    assert_non_null(strstr(upstream_seen(&up)->head, "\r\nX-User-Id: bob\r\n"));
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 401, "anonymous");
+    assert_refused(request("POST", "/", "key-00000001", "X-User-Id: alice\r\nX-User-Id: bob\r\n", "x"), 401,
+                   "anonymous");
+    assert_refused(request("POST", "/", "key-00000001", "X-User-Id:\r\n", "x"), 401, "anonymous");
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "X-User-Id: semel:anonymous\r\n", "x")), 201);
+    assert_int_equal(keys("scope = 'semel:anonymous'"), 0);
+    assert_int_equal(keys("scope = 'alice'"), 1);
+}
+
+/* Bad input: a spoofed caller. Its header goes no further, guarded or not. */
+static void a_peer_that_is_not_trusted_names_no_caller(void **state)
+{
+    (void)state;
+    static const char *const elsewhere[] = {"10.0.0.0/8"};
+    rules[0].anonymous = false;
+    settings.caller = (struct semel_gateway_caller){.kind = SEMEL_GATEWAY_CALLER_HEADER,
+                                                    .header = "X-User-Id",
+                                                    .trusted_from = elsewhere,
+                                                    .n_trusted_from = 1};
+    open_gateway();
+    assert_refused(request("POST", "/", "key-00000001", "X-User-Id: alice\r\n", "x"), 401, "anonymous");
+    assert_int_equal(upstream_seen(&up)->heads, 0);
+    assert_int_equal(status_of(request("POST", "/", NULL, "x-user-id: alice\r\nX-Other: 1\r\n", "x")), 201);
+    assert_null(strstr(upstream_seen(&up)->head, "alice"));
+    assert_non_null(strstr(upstream_seen(&up)->head, "X-Other: 1"));
+}
+
+static void an_api_key_is_kept_as_its_digest(void **state)
+{
+    (void)state;
+    rules[0].anonymous = false;
+    settings.caller = (struct semel_gateway_caller){.kind = SEMEL_GATEWAY_CALLER_API_KEY, .header = "Authorization"};
+    open_gateway();
+    for (int round = 0; round < 2; round++)
+        assert_int_equal(status_of(request("POST", "/", "key-00000001", "Authorization: Bearer sk_live_1\r\n", "x")),
+                         201);
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "Authorization: Bearer sk_live_2\r\n", "x")), 201);
+    assert_int_equal(calls(), 2);
+    assert_int_equal(keys("scope LIKE 'semel:key:%' AND length(scope) = 74"), 2);
+}
+
+static void a_key_may_belong_to_its_endpoint(void **state)
+{
+    (void)state;
+    rules[0].by_endpoint = true;
+    open_gateway();
+    assert_int_equal(status_of(request("POST", "/a", "key-00000001", "", "x")), 201);
+    assert_int_equal(status_of(request("POST", "/b", "key-00000001", "", "x")), 201);
+    assert_refused(request("POST", "/b", "key-00000001", "", "y"), 422, "mismatch");
+    assert_int_equal(calls(), 2);
+}
+
+/* A2: a page of a listed origin can read what it is told. */
+static void browsers_can_read_refusals(void **state)
+{
+    (void)state;
+    static const char *const cors[] = {"https://shop.example"};
+    settings.cors = cors;
+    settings.n_cors = 1;
+    open_gateway();
+    struct reply reply = client_ask(&server, request("POST", "/", "short", "Origin: https://shop.example\r\n", "x"));
+    assert_true(reply_has(&reply, "Access-Control-Allow-Origin: https://shop.example"));
+    assert_true(reply_has(&reply, "Vary: Origin"));
+    reply_done(&reply);
+    reply = client_ask(&server, request("POST", "/", "short", "Origin: https://evil.example\r\n", "x"));
+    assert_null(strstr(reply.head, "Access-Control"));
+    reply_done(&reply);
+    upstream_answer(
+        &up, "HTTP/1.1 201 Created\r\nAccess-Control-Allow-Origin: https://a.example\r\nContent-Length: 0\r\n\r\n");
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "Origin: https://a.example\r\n", "x")), 201);
+    reply = client_ask(&server, request("POST", "/", "key-00000001", "Origin: https://a.example\r\n", "x"));
+    assert_true(replayed(&reply) && reply_has(&reply, "Access-Control-Allow-Origin: https://a.example"));
+    reply_done(&reply);
+    reply = client_ask(&server, request("POST", "/", "key-00000001", "Origin: https://shop.example\r\n", "x"));
+    assert_true(replayed(&reply) && reply_has(&reply, "Access-Control-Allow-Origin: https://shop.example"));
+    assert_null(strstr(reply.head, "a.example"));
+    reply_done(&reply);
+}
+
+static bool check_first(struct link *link)
+{
+    pthread_mutex_lock(&link->up->lock);
+    bool check = strncmp(link->up->head, "GET /check", 10) == 0;
+    bool fine = strstr(link->up->head, "Bearer good") != NULL;
+    pthread_mutex_unlock(&link->up->lock);
+    return link_sendz(link, !check ? MADE : fine ? OK_EMPTY : "HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n");
+}
+
+/* P46: authorised again before a replay. */
+static void a_caller_is_checked_before_a_replay(void **state)
+{
+    (void)state;
+    static char check[96];
+    snprintf(check, sizeof check, "%s/check", url);
+    settings.caller.check = check;
+    open_gateway();
+    upstream_play(&up, check_first);
+    const char *good = "Authorization: Bearer good\r\n";
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", good, "x")), 201);
+    struct reply reply = client_ask(&server, request("POST", "/", "key-00000001", good, "x"));
+    assert_true(reply.status == 201 && replayed(&reply));
+    reply_done(&reply);
+    assert_refused(request("POST", "/", "key-00000001", "Authorization: Bearer bad\r\n", "x"), 403, "forbidden");
+    assert_int_equal(calls(), 3);
+}
+
+/* ==== bodies ===================================================================================== */
+
+static void bodies_are_bounded_as_they_arrive(void **state)
+{
+    (void)state;
+    rules[0].body_max = 100000;
+    rules[0].answer_max = 100000;
+    rules[0].held_max = 150000;
+    open_gateway();
+    assert_refused("POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 100001\r\n\r\n", 413,
+                   "too-large");
+    char *big = malloc(100001);
+    memset(big, 'x', 100000);
+    big[100000] = '\0';
+    int fd = client_open(&server);
+    struct reply reply;
+    client_sendz(fd, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000002\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client_sendz(fd, "186a0\r\n");
+    client_send(fd, big, 100000);
+    client_sendz(fd, "\r\n1\r\nx\r\n0\r\n\r\n");
+    assert_true(client_reply(fd, &reply, false));
+    assert_true(reply.status == 413 && is_type(&reply, "too-large"));
+    reply_done(&reply);
+    close(fd);
+    /* P87: announced bytes count for nothing, and those that came for all of the rule's */
+    int held = client_open(&server), announced = client_open(&server);
+    client_sendz(held, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000003\r\nContent-Length: 100000\r\n\r\n");
+    client_send(held, big, 99999);
+    client_sendz(announced,
+                 "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000004\r\nContent-Length: 100000\r\n\r\n");
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == 99999);
+    assert_int_equal(status_of(request("POST", "/", "key-00000005", "", "x")), 201);
+    client_send(announced, big, 60000);
+    assert_true(client_reply(announced, &reply, false));
+    assert_true(reply.status == 503 && is_type(&reply, "overloaded"));
+    reply_done(&reply);
+    close(announced);
+    client_send(held, "x", 1);
+    assert_true(client_reply(held, &reply, false));
+    assert_int_equal(reply.status, 201);
+    reply_done(&reply);
+    close(held);
+    free(big);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == 0);
+}
+
+/* P104, P97: over 32 KiB it is digested in another thread; a boundary may differ; malformed multipart is its bytes. */
+static void bodies_of_all_kinds_are_told_apart(void **state)
+{
+    (void)state;
+    size_t n = 300000;
+    char *body = malloc(n + 1), head[256];
+    for (int round = 0; round < 3; round++) {
+        struct reply reply;
+        memset(body, ' ', n);
+        memcpy(body, "{\"a\":1,", 7);
+        memcpy(body + n - 8, round < 2 ? "\"b\":2  }" : "\"b\":3  }", 8);
+        snprintf(head, sizeof head,
+                 "POST / HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+                 "Idempotency-Key: key-00000001\r\nContent-Length: %zu\r\n\r\n",
+                 n);
+        int fd = client_open(&server);
+        client_sendz(fd, head);
+        client_send(fd, body, n);
+        assert_true(client_reply(fd, &reply, false));
+        assert_int_equal(reply.status, round < 2 ? 201 : 422);
+        reply_done(&reply);
+        close(fd);
+        n--; /* less white space */
+    }
+    free(body);
+    assert_int_equal(calls(), 1);
+#define PART(b) "--" b "\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--" b "--\r\n"
+    const char *one = "Content-Type: multipart/form-data; boundary=aaa\r\n";
+    const char *two = "Content-Type: multipart/form-data; boundary=bbbb\r\n";
+    assert_int_equal(status_of(request("POST", "/", "key-00000002", one, PART("aaa"))), 201);
+    assert_int_equal(status_of(request("POST", "/", "key-00000002", two, PART("bbbb"))), 201);
+    assert_int_equal(calls(), 2);
+    assert_int_equal(status_of(request("POST", "/", "key-00000003", one, "--aaa\r\nno end")), 201);
+    assert_refused(request("POST", "/", "key-00000003", two, "--bbb\r\nno end"), 422, "mismatch");
+}
+
+/* ==== unknown ==================================================================================== */
+
+static pthread_mutex_t told_lock = PTHREAD_MUTEX_INITIALIZER;
+static const char *told; /* the reconcile's answer */
+static unsigned asked;
+
+static void tell(const char *answer)
+{
+    pthread_mutex_lock(&told_lock);
+    told = answer;
+    pthread_mutex_unlock(&told_lock);
+}
+
+static unsigned asks(void)
+{
+    pthread_mutex_lock(&told_lock);
+    unsigned n = asked;
+    pthread_mutex_unlock(&told_lock);
+    return n;
+}
+
+/* 500 for work, until it is told otherwise. */
+static bool answer_ask(struct link *link)
+{
+    char head[64];
+    pthread_mutex_lock(&link->up->lock);
+    snprintf(head, sizeof head, "%.60s", link->up->head);
+    const char *work = link->up->answer;
+    pthread_mutex_unlock(&link->up->lock);
+    if (strncmp(head, "GET /by-key/", 12) != 0)
+        return link_sendz(link, work);
+    pthread_mutex_lock(&told_lock);
+    const char *answer = told;
+    asked++;
+    pthread_mutex_unlock(&told_lock);
+    return link_sendz(link, answer);
+}
+
+#define FAILED_WORK "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"
+#define TOLD(n, text) "HTTP/1.1 200 OK\r\nContent-Length: " n "\r\n\r\n" text
+
+static void make_unknown(const char *key)
+{
+    upstream_answer(&up, FAILED_WORK);
+    assert_int_equal(status_of(request("POST", "/", key, "", "x")), 500);
+    upstream_answer(&up, MADE);
+}
+
+static void open_with_reconcile(int64_t settle_ms)
+{
+    asked = 0;
+    rules[0].on_unknown = SEMEL_ON_UNKNOWN_RECONCILE;
+    rules[0].reconcile = reconcile;
+    rules[0].settle_ms = settle_ms;
+    open_gateway();
+    upstream_play(&up, answer_ask);
+}
+
+/* A7 */
+static void a_reconcile_tells_what_has_become(void **state)
+{
+    (void)state;
+    open_with_reconcile(1);
+    tell(TOLD("19", "{\"state\":\"unknown\"}"));
+    make_unknown("key-00000001");
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 409, "unknown");
+    tell(FAILED_WORK);
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 409, "unknown");
+    tell(TOLD("7", "no JSON"));
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 409, "unknown");
+    tell(TOLD("53", "{\"outcome\":{\"charge\": 7},\"state\":\"done\",\"status\":201}"));
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_int_equal(reply.status, 201);
+    assert_string_equal(reply.body, "{\"charge\":7}");
+    assert_true(replayed(&reply) && reply_has(&reply, "content-type: application/json"));
+    reply_done(&reply);
+    unsigned n = asks();
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 201);
+    assert_int_equal(asks(), n);
+    make_unknown("key-00000002");
+    tell("HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n");
+    reply = post("/", "key-00000002", "x");
+    assert_true(reply.status == 201 && !replayed(&reply));
+    reply_done(&reply);
+}
+
+/* P95: while the first call may still run, `not_done` counts for nothing. */
+static void not_done_counts_only_after_settle(void **state)
+{
+    (void)state;
+    open_with_reconcile(800);
+    tell(TOLD("20", "{\"state\":\"not_done\"}"));
+    make_unknown("key-00000001");
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_true(reply.status == 409 && is_type(&reply, "unknown") && reply_has(&reply, "Retry-After: 1"));
+    reply_done(&reply);
+    poll(NULL, 0, 900);
+    reply = post("/", "key-00000001", "x");
+    assert_true(reply.status == 201 && !replayed(&reply));
+    reply_done(&reply);
+}
+
+/* P84: a key that would make another path of the URL is not asked about. */
+static void odd_keys_are_not_asked_about(void **state)
+{
+    (void)state;
+    static const char *const odd[] = {"../../admin", "a/b/c/d/e", "..........", "a%2fbcdefg", "a\\bcdefgh"};
+    open_with_reconcile(1);
+    tell("HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n");
+    for (size_t i = 0; i < COUNT(odd); i++) {
+        make_unknown(odd[i]);
+        assert_refused(request("POST", "/", odd[i], "", "x"), 409, "unknown");
+    }
+    assert_int_equal(asks(), 0);
+    make_unknown("a b?c#d&e=f");
+    assert_int_equal(status_of(request("POST", "/", "a b?c#d&e=f", "", "x")), 201);
+    assert_int_equal(asks(), 1);
+}
+
+static void where_the_upstream_honours_the_key_it_is_tried_again(void **state)
+{
+    (void)state;
+    rules[1] = rules[0];
+    rules[0].match = "POST /keyed";
+    rules[0].on_unknown = SEMEL_ON_UNKNOWN_RETRY;
+    settings.n_rules = 2;
+    open_gateway();
+    upstream_answer(&up, FAILED_WORK);
+    assert_int_equal(status_of(request("POST", "/keyed", "key-00000001", "", "x")), 500);
+    upstream_answer(&up, MADE);
+    assert_int_equal(status_of(request("POST", "/keyed", "key-00000001", "", "x")), 201);
+    assert_int_equal(calls(), 2);
+}
+
+/* The upstream finishes the key itself; here by SQL, in place of its transaction. */
+static bool finish_by_token(struct link *link)
+{
+    char head[16384], sql[640];
+    pthread_mutex_lock(&link->up->lock);
+    memcpy(head, link->up->head, sizeof head);
+    pthread_mutex_unlock(&link->up->lock);
+    bool sqlite = strcmp(world.driver->name, "sqlite") == 0;
+    const char *token = strstr(head, "Semel-Token: "),
+               *later = sqlite ? "9000000000000000" : "now() + interval '1 day'";
+    snprintf(sql, sizeof sql,
+             "UPDATE %s SET status = 'completed', lease_until = NULL, lease_owner = NULL, code = 202, headers = '[]', "
+             "body = %s, completed_at = created_at, answer_until = %s, key_until = %s WHERE token = %.20s",
+             table, sqlite ? "x'6869'" : "'\\x6869'", later, later, token + 13);
+    world.driver->sql(&world, sql);
+    return strstr(head, "POST /lost") == head ? false : link_sendz(link, MADE);
+}
+
+/* A9 */
+static void an_upstream_may_finish_its_key_itself(void **state)
+{
+    (void)state;
+    settings.finishes = true;
+    open_gateway();
+    upstream_play(&up, finish_by_token);
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_true(reply.status == 201 && !replayed(&reply));
+    reply_done(&reply);
+    reply = post("/", "key-00000001", "x");
+    assert_true(reply.status == 202 && replayed(&reply));
+    assert_string_equal(reply.body, "hi");
+    reply_done(&reply);
+    reply = post("/lost", "key-00000002", "x"); /* it has committed, and its answer was lost */
+    assert_true(reply.status == 202 && replayed(&reply));
+    reply_done(&reply);
+    upstream_play(&up, script_close);
+    assert_int_equal(status_of(request("POST", "/", "key-00000003", "", "x")), 502);
+    assert_int_equal(keys("key = 'key-00000003'"), 0); /* who comes late cannot commit: it may run again */
+}
+
+/* ==== settings =================================================================================== */
+
+static void settings_that_cannot_be_meant_are_refused(void **state)
+{
+    (void)state;
+    static const char *const matches[] = {"/v1",        "POST",         "POST v1",  "FETCH /v1",
+                                          "POST /a//b", "POST /{a*}/b", "POST /a?b"};
+    struct semel_error err;
+    assert_int_equal(semel__keeper_new(&keeper, &keeping, &err), SEMEL_OK);
+    settings.keeper = keeper;
+    for (size_t i = 0; i < COUNT(matches) + 6; i++) {
+        semel__gateway_rule_init(&rules[0]);
+        settings.caller = (struct semel_gateway_caller){.kind = SEMEL_GATEWAY_CALLER_NONE};
+        rules[0].match = i < COUNT(matches) ? matches[i] : "POST /";
+        if (i == COUNT(matches))
+            rules[0].key_pointer = "a";
+        if (i == COUNT(matches) + 1)
+            rules[0].reconcile = "http://127.0.0.1/";
+        if (i == COUNT(matches) + 2)
+            rules[0].answer_ms = 1000;
+        if (i == COUNT(matches) + 3)
+            settings.caller.kind = SEMEL_GATEWAY_CALLER_HEADER;
+        if (i == COUNT(matches) + 4)
+            settings.caller.kind = SEMEL_GATEWAY_CALLER_CERTIFICATE;
+        if (i == COUNT(matches) + 5) {
+            rules[0].on_unknown = SEMEL_ON_UNKNOWN_RECONCILE;
+            rules[0].reconcile = "nowhere";
+        }
+        assert_int_equal(semel__http_new(&http, NULL, &err), SEMEL_OK);
+        if (semel__gateway_open(&gateway, http, &settings, &err) != SEMEL_INVALID)
+            fail_msg("%zu was taken", i);
+        assert_true(err.text[0] != '\0');
+        semel__http_free(http);
+        semel__gateway_close(gateway);
+        http = NULL;
+    }
+    semel__keeper_free(keeper);
+}
+
+#define ALONE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define OPEN(name) cmocka_unit_test_setup_teardown(name, set_up_open, tear_down)
+
+static const struct CMUnitTest tests[] = {
+    OPEN(the_first_answer_is_replayed_and_the_work_is_done_once),
+    OPEN(the_status_decides_what_becomes_of_the_key),
+    OPEN(a_refusal_frees_the_key_for_another_body),
+    OPEN(an_answer_that_is_none_leaves_the_key_unknown),
+    ALONE(a_late_answer_leaves_the_key_unknown),
+    ALONE(a_dead_upstream_frees_the_key),
+    OPEN(an_early_answer_counts),
+    OPEN(an_answer_over_the_cap_is_stored_without_its_body),
+    ALONE(a_body_that_is_not_to_be_stored_is_not),
+    OPEN(a_stream_of_events_is_stored_when_it_begins),
+    OPEN(an_answer_that_cannot_be_stored_is_a_503_and_is_kept),
+    ALONE(an_answer_that_is_not_stored_before_its_lease_ends_is_unknown),
+    ALONE(without_its_store_nothing_is_sent_on),
+    OPEN(requests_wait_for_the_one_that_runs),
+    ALONE(who_has_waited_long_enough_gets_409),
+    OPEN(a_key_that_runs_elsewhere_is_waited_for),
+    ALONE(of_many_requests_with_one_key_one_runs),
+    OPEN(a_client_that_hangs_up_ends_nothing),
+    OPEN(a_stop_waits_for_what_runs),
+    OPEN(what_a_stop_breaks_off_is_unknown),
+    ALONE(a_lease_is_renewed_while_its_call_runs),
+    ALONE(keys_that_are_none_are_refused),
+    ALONE(the_same_key_with_another_request_is_422),
+    ALONE(methods_are_guarded_by_rule),
+    ALONE(a_key_may_be_in_the_body),
+    ALONE(a_key_belongs_to_its_caller),
+    ALONE(a_peer_that_is_not_trusted_names_no_caller),
+    ALONE(an_api_key_is_kept_as_its_digest),
+    ALONE(a_key_may_belong_to_its_endpoint),
+    ALONE(browsers_can_read_refusals),
+    ALONE(a_caller_is_checked_before_a_replay),
+    ALONE(bodies_are_bounded_as_they_arrive),
+    OPEN(bodies_of_all_kinds_are_told_apart),
+    ALONE(a_reconcile_tells_what_has_become),
+    ALONE(not_done_counts_only_after_settle),
+    ALONE(odd_keys_are_not_asked_about),
+    ALONE(where_the_upstream_honours_the_key_it_is_tried_again),
+    ALONE(an_upstream_may_finish_its_key_itself),
+    ALONE(settings_that_cannot_be_meant_are_refused),
+};
+
+static const struct CMUnitTest kept[] = {
+    /* those in which the store has a say: a database per test takes its time */
+    OPEN(the_first_answer_is_replayed_and_the_work_is_done_once),
+    OPEN(the_status_decides_what_becomes_of_the_key),
+    OPEN(an_answer_over_the_cap_is_stored_without_its_body),
+    OPEN(an_answer_that_cannot_be_stored_is_a_503_and_is_kept),
+    ALONE(an_answer_that_is_not_stored_before_its_lease_ends_is_unknown),
+    ALONE(without_its_store_nothing_is_sent_on),
+    OPEN(a_key_that_runs_elsewhere_is_waited_for),
+    ALONE(of_many_requests_with_one_key_one_runs),
+    OPEN(what_a_stop_breaks_off_is_unknown),
+    ALONE(a_lease_is_renewed_while_its_call_runs),
+    ALONE(a_reconcile_tells_what_has_become),
+    ALONE(where_the_upstream_honours_the_key_it_is_tried_again),
+    ALONE(an_upstream_may_finish_its_key_itself),
+};
+
+int main(int argc, char **argv)
+{
+    bool sqlite = argc < 2 || strcmp(argv[1], "sqlite") == 0;
+    world_driver = world_driver_named(argc > 1 ? argv[1] : "sqlite");
+    if (world_driver == NULL)
+        return 77;
+    table = sqlite ? "semel_idempotency" : "semel.idempotency";
+    return sqlite || getenv("SEMEL_LONG") != NULL ? cmocka_run_group_tests(tests, NULL, NULL)
+                                                  : cmocka_run_group_tests(kept, NULL, NULL);
+}
