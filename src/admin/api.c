@@ -768,7 +768,7 @@ static void get_key_body(struct task *t)
 
 static void command_key(struct task *t, enum semel_command_kind kind)
 {
-    struct semel_key_instruction given = {.kind = kind, .code = SEMEL_NONE};
+    struct semel_key_instruction given = {.kind = kind, .code = SEMEL_NONE, .token = SEMEL_NONE};
     struct semel_key_told told;
     struct semel_str who = {0};
     struct semel_error err = {0};

@@ -4,9 +4,9 @@
  * is lost.
  *
  * Besides the tasks of units there are three: `http` runs the server's loop, `counts` counts rows for the gauges by
- * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), and `api` answers
- * operators, on a connection of its own; on SQLite, which has one per process, on a handle of its own, so that a long
- * list holds workers up for as long as it is read.
+ * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), and keeps house of the
+ * idempotency keys, and `api` answers operators, on a connection of its own; on SQLite, which has one per process, on a
+ * handle of its own, so that a long list holds workers up for as long as it is read.
  */
 #include "daemon/daemon.h"
 
@@ -25,7 +25,8 @@
 #define COUNT_EVERY_MS 5000
 #define COUNT_ARENA_MAX ((size_t)16 << 20)
 
-static const struct semel_unit_kind *const kinds[] = {&semel__daemon_routes, &semel__daemon_outboxes};
+static const struct semel_unit_kind *const kinds[] = {&semel__daemon_routes, &semel__daemon_outboxes,
+                                                      &semel__daemon_gateways};
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
 /* ---- what units share ---------------------------------------------------------------------------- */
@@ -142,6 +143,11 @@ static void list_outboxes(void *ctx, struct semel_buf *json)
     list(ctx, &semel__daemon_outboxes, json);
 }
 
+static void list_gateways(void *ctx, struct semel_buf *json)
+{
+    list(ctx, &semel__daemon_gateways, json);
+}
+
 static void http_turns(void *ctx)
 {
     struct semel_daemon *daemon = ctx;
@@ -197,7 +203,8 @@ semel_status semel__daemon_new(struct semel_daemon **ret, const struct semel_con
     daemon->log = options->log;
     daemon->units_end = &daemon->units;
     (void)gethostname(daemon->host, sizeof daemon->host - 1);
-    daemon->view = (struct semel_serve_view){daemon, alive, ready, list_routes, list_outboxes, http_turns};
+    daemon->view = (struct semel_serve_view){daemon,        alive,         ready,     list_routes,
+                                             list_outboxes, list_gateways, http_turns};
     semel__tasks_init(&daemon->tasks, daemon->log);
     semel__task_add(&daemon->tasks, &daemon->http, "the HTTP server");
     semel__task_add(&daemon->tasks, &daemon->counts, "the task that counts rows");
@@ -259,6 +266,9 @@ static void run_counts(void *arg)
             semel__task_beat(&daemon->counts);
             status = unit->kind->count(unit, store, &arena, &err);
         }
+        semel__arena_reset(&arena);
+        if (status == SEMEL_OK && !semel__daemon_stopping(daemon))
+            status = semel__daemon_keys(daemon, store, &arena, &err);
         if (status != SEMEL_OK) {
             SEMEL__LOG(daemon->log, SEMEL_LOG_DEBUG, "cannot count rows for metrics", SEMEL_F_Z("error", err.text));
             semel_store_close(store);
@@ -343,6 +353,8 @@ static void reload(struct semel_daemon *daemon, struct semel_notify *notify)
                                : semel__fail(&err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                                              "the settings could not be read again: every token stays as it was");
     semel__conf_free(fresh);
+    if (status == SEMEL_OK)
+        status = semel__daemon_gateways_reload(daemon, &err);
     if (status == SEMEL_OK)
         SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "reloaded certificates and tokens",
                    SEMEL_F_INT("units", daemon->n_units));
