@@ -15,7 +15,8 @@ BEGIN
 END $$;
 
 -- Ends the key that is held under the token: with an answer (status), or without one (NULL), and then it is released.
--- Writes the audit. false: it has its answer, or another request has it. A lease that is alive is refused unless forced.
+-- Writes the audit. false: it has its answer, or another request has it. A lease that is alive is refused, unless it is
+-- forced.
 CREATE FUNCTION semel._operator_key(what text, of_token bigint, status integer, headers text, body bytea,
                                     forced boolean, reason text)
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$

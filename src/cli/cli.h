@@ -72,7 +72,7 @@ struct cli_command {
     int (*run)(struct cli *cli, const struct cli_args *args);
 };
 
-extern const struct cli_command cli_check, cli_init, cli_run, cli_relay, cli_gateway;
+extern const struct cli_command cli_check, cli_init, cli_run, cli_relay, cli_gateway, cli_keys_reconcile;
 extern const struct cli_command cli_demo, cli_migrate, cli_send, cli_status, cli_inbox, cli_bench, cli_consumer,
     cli_completion, cli_keys, cli_outbox, cli_rewind, cli_version;
 

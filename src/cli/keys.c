@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * keys.c: the command `semel keys`: ls, show, resolve, discard; a skin on ops/keys.c: it reads options and prints.
+ * reconcile is in reconcile.c.
  *
  * Invariants: nothing of a key reaches a terminal as it is. What was answered is printed only with --headers and
  * --body, and a body only where it is text or goes to a file.
@@ -290,6 +291,7 @@ static int run_resolve(struct cli *cli, const struct cli_args *args)
     const char *body = cli_value(args, "body");
     struct semel_key_instruction given = {.kind = SEMEL_COMMAND_RESOLVE,
                                           .not_done = cli_flag(args, "not-done"),
+                                          .token = SEMEL_NONE,
                                           .headers = semel__str(cli_value(args, "headers"))};
     if (!cli_int(args, "code", 200, 599, SEMEL_NONE, &given.code))
         return CLI_USAGE;
@@ -299,7 +301,8 @@ static int run_resolve(struct cli *cli, const struct cli_args *args)
 
 static int run_discard(struct cli *cli, const struct cli_args *args)
 {
-    return run(cli, args, &(struct semel_key_instruction){.kind = SEMEL_COMMAND_DISCARD, .code = SEMEL_NONE});
+    return run(cli, args,
+               &(struct semel_key_instruction){.kind = SEMEL_COMMAND_DISCARD, .code = SEMEL_NONE, .token = SEMEL_NONE});
 }
 
 #define ACT_OPTIONS                                                                                      \
@@ -353,12 +356,19 @@ static const struct cli_command discard = {
 };
 
 static const struct cli_command *const children[] = {
-    &ls, &show_command, &resolve, &discard, NULL,
+    &ls,
+    &show_command,
+    &resolve,
+    &discard,
+#ifdef SEMEL_WITH_RUN
+    &cli_keys_reconcile,
+#endif
+    NULL,
 };
 
 const struct cli_command cli_keys = {
     .name = "keys",
-    .summary = "list, explain, resolve and discard idempotency keys",
+    .summary = "list, explain, resolve, discard and reconcile idempotency keys",
     .operands = "COMMAND",
     .help =
         "semel keys ls --unknown lists keys whose outcome nobody knows, and semel keys show CALLER KEY says in words\n"

@@ -275,7 +275,7 @@ semel_status semel__ops_key_check(const struct semel_key_instruction *given, boo
 
 static const char *judgement_name(enum semel_key_judgement judged)
 {
-    static const char *const names[] = {"allowed", "no_such_key", "has_answer", "running"};
+    static const char *const names[] = {"allowed", "no_such_key", "has_answer", "running", "changed"};
     return names[judged];
 }
 
@@ -295,6 +295,8 @@ static const char *text_of(enum semel_key_judgement judged, const struct semel_k
         return "was not touched: its request is running, and its lease is alive; --force ends it all the same, and "
                "then "
                "its work may be done twice";
+    case SEMEL_KEY_HAS_CHANGED:
+        return "was not touched: another request has it by now; look again";
     }
     return "";
 }
@@ -323,6 +325,8 @@ static enum semel_key_judgement judge(const struct acting *a, int64_t now_us)
         return SEMEL_KEY_NO_SUCH;
     if (a->row->row.status == SEMEL_STATE_COMPLETED)
         return SEMEL_KEY_HAS_ANSWER;
+    if (a->given->token != SEMEL_NONE && a->given->token != a->row->row.token)
+        return SEMEL_KEY_HAS_CHANGED;
     return running(&a->row->row, now_us) && !a->given->force ? SEMEL_KEY_IS_RUNNING : SEMEL_KEY_ALLOWED;
 }
 

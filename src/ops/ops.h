@@ -314,6 +314,7 @@ struct semel_key_instruction {
     struct semel_str headers;     /* of it; not given: none */
     struct semel_str body;        /* of it; not given: not kept */
     bool force;                   /* also while its request is running */
+    int64_t token;                /* it is about this claim, and no later one; SEMEL_NONE: whichever it is */
     struct semel_str reason;
 };
 /* INVALID: err begins with the name of what is wrong. A dry run needs no reason. */
@@ -323,7 +324,8 @@ enum semel_key_judgement {
     SEMEL_KEY_ALLOWED,
     SEMEL_KEY_NO_SUCH,
     SEMEL_KEY_HAS_ANSWER, /* it never changes */
-    SEMEL_KEY_IS_RUNNING  /* its lease is alive: force would do it */
+    SEMEL_KEY_IS_RUNNING, /* its lease is alive: force would do it */
+    SEMEL_KEY_HAS_CHANGED /* another request has it */
 };
 struct semel_key_told {
     struct semel_str scope, key;

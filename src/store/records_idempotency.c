@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * records_idempotency.c: idempotency keys, and what operators ask of them. The rules are core's (keys.h); the statements
- * keep what must hold in a race.
+ * records_idempotency.c: idempotency keys, and what operators ask of them. The rules are core's (keys.h); the
+ * statements keep what must hold in a race.
  *
  * Invariants: a claim inserts first and reads in the same trip; it takes a row over only as it was judged. An end names
  * the token, so that it changes the row of that claim or none. A replay writes nothing. What operators read is bounded

@@ -141,9 +141,10 @@ def test_ls_refuses_what_would_match_nothing_by_mistake_or_read_everything(lite)
 
 # P44
 def test_ls_reads_keys_without_an_answer_through_an_index(pg):  # noqa: F811
-    pg.sql("INSERT INTO semel.idempotency (scope, key, status, token, created_at, updated_at, answer_us, keep_us, code, "
-           "headers, completed_at, answer_until, key_until) SELECT 'alice', 'key-' || n, 'completed', n, now(), now(), 1, "
-           "1, 200, '[]', now(), now(), now() FROM generate_series(1, 20000) AS n; ANALYZE semel.idempotency")
+    pg.sql("INSERT INTO semel.idempotency (scope, key, status, token, created_at, updated_at, answer_us, keep_us, "
+           "code, headers, completed_at, answer_until, key_until) SELECT 'alice', 'key-' || n, 'completed', n, now(), "
+           "now(), 1, 1, 200, '[]', now(), now(), now() FROM generate_series(1, 20000) AS n; "
+           "ANALYZE semel.idempotency")
 
     def read():
         (n,), = pg.sql("SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'idempotency'")
@@ -262,8 +263,8 @@ def test_reason_is_required_and_a_dry_run_changes_nothing(box):
     assert act(box, "discard", "alice", "key-unknown", reason=None).code in (2, 4)
     assert act(box, "discard", "alice", "key-unknown", "--dry-run", reason=None).code == 0
     assert act(box, "resolve", "bob", "key-running", "--not-done", "--dry-run", reason=None).code == 4
-    for args in (["--code", "99"], ["--code", "600"], [], ["--not-done", "--code", "200"], ["--not-done", "--body", "x"],
-                 ["--code", "200", "--headers", "{}"], ["--body", "x"]):
+    for args in (["--code", "99"], ["--code", "600"], [], ["--not-done", "--code", "200"],
+                 ["--not-done", "--body", "x"], ["--code", "200", "--headers", "{}"], ["--body", "x"]):
         assert act(box, "resolve", "alice", "key-unknown", *args).code == 2, args
     assert box.sql("SELECT * FROM semel.idempotency ORDER BY key") == before and audit(box) == []
 

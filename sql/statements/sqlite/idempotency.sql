@@ -128,7 +128,8 @@ WHERE consumer IS NULL AND source = :scope AND message_id = :key ORDER BY id DES
 -- name: idempotency_count
 -- Each up to a cap; the oldest: whose lease ran out first.
 -- gives: running_n, stuck_n, oldest_at
-SELECT (SELECT count(*) FROM (SELECT 1 FROM main.semel_idempotency WHERE status = 'processing' LIMIT :cap)) AS running_n,
+SELECT (SELECT count(*) FROM (
+            SELECT 1 FROM main.semel_idempotency WHERE status = 'processing' LIMIT :cap)) AS running_n,
     count(*) AS stuck_n, min(lease_until) AS oldest_at
 FROM (SELECT lease_until FROM main.semel_idempotency
       WHERE status = 'processing' AND lease_until < :now ORDER BY lease_until LIMIT :cap)
