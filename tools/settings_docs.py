@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "settings.md"
-ROUTE, OUTBOX = "routes.NAME.", "outboxes.NAME."
+ROUTE, OUTBOX, GATEWAY = "routes.NAME.", "outboxes.NAME.", "gateways.NAME."
 
 
 def cell(text):
@@ -40,11 +40,13 @@ def rows(settings, cut):
 def part(name, settings):
     """The settings of a part, and what all their paths begin with."""
     if name == "file":
-        return [s for s in settings if not s["path"].startswith((ROUTE, OUTBOX))], ""
+        return [s for s in settings if not s["path"].startswith((ROUTE, OUTBOX, GATEWAY))], ""
     if name == "route":
         return [s for s in settings if s["path"].startswith(ROUTE) and s["choice"] is None], ROUTE
     if name == "outbox":
         return [s for s in settings if s["path"].startswith(OUTBOX) and s["choice"] is None], OUTBOX
+    if name == "gateway":
+        return [s for s in settings if s["path"].startswith(GATEWAY)], GATEWAY
     group, choice = name.split()
     cut = f"{OUTBOX if group == 'to' else ROUTE}{group}."
     return [s for s in settings if s["path"].startswith(cut) and s["choice"] == choice], cut
@@ -52,7 +54,7 @@ def part(name, settings):
 
 def names(settings):
     choices = dict.fromkeys((s["path"].split(".")[2], s["choice"]) for s in settings if s["choice"])
-    return ["file", "route", "outbox", *(" ".join(choice) for choice in choices)]
+    return ["file", "route", "outbox", "gateway", *(" ".join(choice) for choice in choices)]
 
 
 def pieces(tables):

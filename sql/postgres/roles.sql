@@ -12,8 +12,8 @@
 --   operator  reads everything, and retries, discards, resolves, rewinds and changes settings through the command line:
 --             by functions that change a row only as these commands may, and write who did it (the role that logged in)
 --             into the audit. semel.consumer(text, jsonb) is its to call.
---             It cannot make a record, nor take one away (but an event of the outbox, by discarding it), nor change an
---             id or a payload. Give each person a login of their own.
+--             It cannot make a record, nor take one away (but an event of the outbox and an idempotency key without an
+--             answer, by discarding it), nor change an id or a payload. Give each person a login of their own.
 --   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
 --             They cannot change the schema.
 --
@@ -70,7 +70,7 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     REVOKE ALL ON FUNCTION semel.consumer(text, jsonb) FROM :"app";
 
     -- The operator: `semel inbox ls, show, retry, discard, resolve`, `semel outbox ls, show, retry, discard`,
-    -- `semel status`, `semel rewind` and `semel consumer`.
+    -- `semel keys ls, show, resolve, discard, reconcile`, `semel status`, `semel rewind` and `semel consumer`.
     GRANT USAGE ON SCHEMA semel TO :"operator";
     GRANT SELECT ON ALL TABLES IN SCHEMA semel TO :"operator";
     REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel FROM :"operator";
@@ -80,8 +80,9 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
         semel._operator_rewind(text, text[], integer[], bigint[], text),
         semel._operator_select(text, text, boolean, text[], text[], text[], timestamptz[]),
         semel._operator_mark(bigint, bigint, text), semel._operator_consumer(text, jsonb, boolean, text),
-        semel._operator_outbox(text, text, text), semel.consumer(text), semel.consumer(text, jsonb),
-        semel.message_key(text) TO :"operator";
+        semel._operator_outbox(text, text, text), semel._operator_key_lock(text, text),
+        semel._operator_key(text, bigint, integer, text, bytea, boolean, text), semel.consumer(text),
+        semel.consumer(text, jsonb), semel.message_key(text) TO :"operator";
 
     \if :with_worker
         GRANT USAGE ON SCHEMA semel TO :"worker";

@@ -61,6 +61,10 @@ static void handle_routes(void *ctx, struct semel_http_exchange *x)
         semel__buf_addz(body, "],\"outboxes\":[");
         serve->view->outboxes(serve->view->ctx, body);
     }
+    if (serve->view != NULL && serve->view->gateways != NULL) {
+        semel__buf_addz(body, "],\"gateways\":[");
+        serve->view->gateways(serve->view->ctx, body);
+    }
     semel__buf_addz(body, "]}\n");
     semel__http_answer(x, 200);
 }

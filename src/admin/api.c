@@ -268,15 +268,23 @@ static bool set_next(struct task *t, const char *path, struct semel_str after)
     return fits;
 }
 
-static semel_status read_query(struct task *t, struct semel_query *ret, struct semel_error *err)
+/* The query as options, as many as it has. NULL: no memory, which err says. */
+static struct semel_option *query_options(struct task *t, struct semel_error *err)
 {
     size_t n = t->req->n_query;
     struct semel_option *options = semel__arena_alloc(t->ops->arena, n + 1, sizeof *options);
     if (options == NULL)
-        return semel__fail_memory(err);
-    for (size_t i = 0; i < n; i++)
+        (void)semel__fail_memory(err);
+    for (size_t i = 0; options != NULL && i < n; i++)
         options[i] = (struct semel_option){t->req->query[i].name, t->req->query[i].value};
-    return semel__ops_query(options, n, semel__now(&semel__clock_real), ret, err);
+    return options;
+}
+
+static semel_status read_query(struct task *t, struct semel_query *ret, struct semel_error *err)
+{
+    const struct semel_option *options = query_options(t, err);
+    return options != NULL ? semel__ops_query(options, t->req->n_query, semel__now(&semel__clock_real), ret, err)
+                           : SEMEL_RETRY;
 }
 
 /* ---- bodies ---------------------------------------------------------------------------------------- */
@@ -607,15 +615,13 @@ static void post_resolve(struct task *t)
 
 static void get_events(struct task *t)
 {
-    const size_t n = t->req->n_query;
-    struct semel_option *options = semel__arena_alloc(t->ops->arena, n + 1, sizeof *options);
     struct semel_event_query query;
     struct semel_events events = {0};
     struct semel_error err = {0};
+    const struct semel_option *options = query_options(t, &err);
     char text[64];
-    for (size_t i = 0; options != NULL && i < n; i++)
-        options[i] = (struct semel_option){t->req->query[i].name, t->req->query[i].value};
-    semel_status status = options != NULL ? semel__ops_event_query(options, n, &query, &err) : semel__fail_memory(&err);
+    semel_status status = options != NULL ? semel__ops_event_query(options, t->req->n_query, &query, &err)
+                                          : SEMEL_RETRY;
     if (status == SEMEL_OK)
         status = semel__ops_events(t->ops, &query, &events, &err);
     if (status != SEMEL_OK) {
@@ -688,6 +694,117 @@ static void post_event_retry(struct task *t)
 static void post_event_discard(struct task *t)
 {
     command_event(t, SEMEL_COMMAND_DISCARD);
+}
+
+/* ---- idempotency keys ------------------------------------------------------------------------------ */
+
+static void get_keys(struct task *t)
+{
+    struct semel_key_query query;
+    struct semel_key_list list = {0};
+    struct semel_error err = {0};
+    const struct semel_option *options = query_options(t, &err);
+    semel_status status = options != NULL ? semel__ops_key_query(options, t->req->n_query,
+                                                                 semel__now(&semel__clock_real), &query, &err)
+                                          : SEMEL_RETRY;
+    if (status == SEMEL_OK)
+        status = semel__ops_keys(t->ops, &query, &list, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    if (list.more && !set_next(t, "/v1/keys", semel__str(list.after))) {
+        semel__http_refuse(t->x, 400, "the query is too long for a list of several pages");
+        return;
+    }
+    semel__ops_json_keys(semel__http_body(t->x), &list);
+    answer(t, 200);
+}
+
+/* The key of the path. false: the request was answered. */
+static bool find_key(struct task *t, bool with_answer, struct semel_key_facts *ret)
+{
+    struct semel_error err = {0};
+    semel_status status = semel__ops_key(t->ops, param(t, "scope"), param(t, "key"), with_answer, ret, &err);
+    if (status != SEMEL_OK)
+        fail(t, status, &err);
+    else if (ret->row == NULL)
+        semel__http_refuse(t->x, 404, "there is no such key: it was released, its lifetime is over, or it never was");
+    return status == SEMEL_OK && ret->row != NULL;
+}
+
+static void get_key(struct task *t)
+{
+    static const char *const names[] = {"headers", NULL};
+    struct semel_str given = semel__http_query(t->req, "headers");
+    struct semel_key_facts facts;
+    struct semel_error err = {0};
+    bool headers = false;
+    if (bad_query(t, names))
+        return;
+    if (semel__str_given(given) && read_flag(given, "headers", &headers, &err) != SEMEL_OK) {
+        fail(t, SEMEL_INVALID, &err);
+        return;
+    }
+    if (!find_key(t, headers, &facts))
+        return;
+    semel__ops_json_key(semel__http_body(t->x), &facts);
+    answer(t, 200);
+}
+
+static void get_key_body(struct task *t)
+{
+    struct semel_key_facts facts;
+    if (!find_key(t, true, &facts))
+        return;
+    if (facts.row->bytes == SEMEL_NONE) {
+        semel__http_refuse(t->x, 404, "this key has no answer yet, or the body of its answer is not kept");
+        return;
+    }
+    semel__http_set_type(t->x, "application/octet-stream");
+    semel__buf_add(semel__http_body(t->x), facts.row->row.body.p, facts.row->row.body.n);
+    answer(t, 200);
+}
+
+static void command_key(struct task *t, enum semel_command_kind kind)
+{
+    struct semel_key_instruction given = {.kind = kind, .code = SEMEL_NONE, .token = SEMEL_NONE};
+    struct semel_key_told told;
+    struct semel_str who = {0};
+    struct semel_error err = {0};
+    bool dry = false;
+    const struct member members[] = {
+        {"reason", TEXT, &given.reason},     {"dry_run", FLAG, &dry},       {"who", TEXT, &who},
+        {"force", FLAG, &given.force},       {"code", NUMBER, &given.code}, {"headers", RAW, &given.headers},
+        {"not_done", FLAG, &given.not_done}, {"body", TEXT, &given.body}};
+    semel_status status = read_body(t, members, kind == SEMEL_COMMAND_DISCARD ? 4 : 8, &err);
+    if (status == SEMEL_OK)
+        status = set_who(t, who, &err);
+    if (status == SEMEL_OK && semel__ops_key_check(&given, dry, &err) != SEMEL_OK) {
+        semel__http_refuse(t->x, 400, "%s", err.text);
+        return;
+    }
+    if (status == SEMEL_OK)
+        status = semel__ops_key_command(t->ops, &given, param(t, "scope"), param(t, "key"), dry, &told, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    semel__ops_json_key_told(semel__http_body(t->x), &told);
+    if (told.kind == SEMEL_DID || told.kind == SEMEL_WOULD)
+        answer(t, 200);
+    else
+        answer(t, told.judged == SEMEL_KEY_NO_SUCH ? 404 : 409);
+}
+
+static void post_key_resolve(struct task *t)
+{
+    command_key(t, SEMEL_COMMAND_RESOLVE);
+}
+
+static void post_key_discard(struct task *t)
+{
+    command_key(t, SEMEL_COMMAND_DISCARD);
 }
 
 /* ---- in bulk --------------------------------------------------------------------------------------- */
@@ -1007,6 +1124,11 @@ static const struct {
     {SEMEL_HTTP_BIT(GET), "/v1/outbox/{id}", get_event, true},
     {SEMEL_HTTP_BIT(POST), "/v1/outbox/{id}/retry", post_event_retry, true},
     {SEMEL_HTTP_BIT(POST), "/v1/outbox/{id}/discard", post_event_discard, true},
+    {SEMEL_HTTP_BIT(GET), "/v1/keys", get_keys, false},
+    {SEMEL_HTTP_BIT(GET), "/v1/keys/{scope}/{key}", get_key, false},
+    {SEMEL_HTTP_BIT(GET), "/v1/keys/{scope}/{key}/body", get_key_body, true},
+    {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/resolve", post_key_resolve, true},
+    {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/discard", post_key_discard, true},
     {SEMEL_HTTP_BIT(POST), "/v1/selections", post_selection, true},
     {SEMEL_HTTP_BIT(GET), "/v1/selections/{number}", get_selection, true},
     {SEMEL_HTTP_BIT(POST), "/v1/selections/{number}/resume", post_resume, true},

@@ -41,6 +41,7 @@ struct semel_serve_view {
     /* Appends {"name": ..., "guarantee": ..., "breaker": ..., ...}, ... for each route. */
     void (*routes)(void *ctx, struct semel_buf *json);
     void (*outboxes)(void *ctx, struct semel_buf *json); /* or NULL: the same of each outbox */
+    void (*gateways)(void *ctx, struct semel_buf *json); /* or NULL: the same of each gateway */
     void (*turns)(void *ctx); /* or NULL: called several times per second while the loop runs */
 };
 

@@ -73,11 +73,28 @@ struct semel_outbox_stats {
     struct semel_series *time;
 };
 
+#define SERIES_MAX 64 /* of one gateway, that are counted by difference */
+struct semel_gateway_stats {
+    struct semel_stats *stats;
+    struct semel_gateway_stats *next;
+    struct semel_str name; /* its bytes stand behind the struct */
+    struct {
+        struct semel_series *series;
+        uint64_t last;
+    } counted[SERIES_MAX];
+    size_t n_counted;
+};
+
+#define CAUSES_KEPT 32
 struct semel_stats {
     struct semel_metrics *metrics;
     struct semel_metric *families[SEMEL_FAMILY_COUNT];
     struct semel_route_stats *routes;
     struct semel_outbox_stats *outboxes;
+    struct semel_gateway_stats *gateways;
+    /* Causes of unknown keys that were seen, so that a gauge falls back to 0; their texts are copies. */
+    struct semel_str causes[CAUSES_KEPT];
+    size_t n_causes;
 };
 
 struct semel_metric *semel__stats_family(struct semel_stats *stats, enum semel_family family)
@@ -141,6 +158,13 @@ void semel__stats_free(struct semel_stats *stats)
         semel__free(stats->outboxes);
         stats->outboxes = next;
     }
+    while (stats->gateways != NULL) {
+        struct semel_gateway_stats *next = stats->gateways->next;
+        semel__free(stats->gateways);
+        stats->gateways = next;
+    }
+    for (size_t i = 0; i < stats->n_causes; i++)
+        semel__free((char *)(uintptr_t)stats->causes[i].p);
     semel__metrics_free(stats->metrics);
     semel__free(stats);
 }
@@ -551,4 +575,100 @@ void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct se
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_HOLDER_AGE, NULL), age < 0 ? 0 : age);
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_LONGEST, NULL), (double)state->longest);
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_EVENTS_LOOKED, NULL), (double)now_us / 1e6);
+}
+
+/* ---- idempotency keys ------------------------------------------------------------------------------ */
+
+/* The place of a cause; CAUSES_KEPT: it is one of the others. */
+static size_t cause_place(struct semel_stats *stats, struct semel_str cause)
+{
+    size_t i = 0;
+    while (i < stats->n_causes && !semel__str_eq(stats->causes[i], cause))
+        i++;
+    if (i < stats->n_causes || i == CAUSES_KEPT || cause.n == 0 || cause.n > SEMEL_LABEL_MAX)
+        return i < stats->n_causes ? i : CAUSES_KEPT;
+    char *copy = semel__calloc(1, cause.n);
+    if (copy == NULL)
+        return CAUSES_KEPT;
+    memcpy(copy, cause.p, cause.n);
+    stats->causes[stats->n_causes++] = (struct semel_str){copy, cause.n};
+    return i;
+}
+
+void semel__stats_keys_look(struct semel_stats *stats, const struct semel_keys_state *state, int64_t now_us)
+{
+    const struct semel_str processing = SEMEL_STR("processing"), unknown = SEMEL_STR("unknown");
+    const struct semel_str other = SEMEL_STR("_other");
+    const bool aged = state->unknown > 0 && state->unknown_us != SEMEL_NONE && state->unknown_us < now_us;
+    int64_t causes[CAUSES_KEPT + 1] = {0};
+    for (size_t i = 0; i < state->n_causes; i++)
+        causes[cause_place(stats, state->causes[i].cause)] += state->causes[i].n;
+    for (size_t i = 0; i < stats->n_causes; i++)
+        semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_KEYS_UNKNOWN], &stats->causes[i]),
+                         (double)causes[i]);
+    semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_KEYS_UNKNOWN], &other), (double)causes[CAUSES_KEPT]);
+    semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_KEYS], &processing), (double)state->processing);
+    semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_KEYS], &unknown), (double)state->unknown);
+    semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_KEYS_STUCK], NULL), (double)state->stuck);
+    semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_KEYS_OLDEST], NULL),
+                     aged ? (double)(now_us - state->unknown_us) / 1e6 : 0);
+    semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_KEYS_LOOKED], NULL), (double)now_us / 1e6);
+}
+
+/* ---- gateways -------------------------------------------------------------------------------------- */
+
+static struct semel_series *of_gateway(const struct semel_gateway_stats *gateway, enum semel_family family,
+                                       const char *second)
+{
+    const struct semel_str values[] = {gateway->name, semel__str(second)};
+    return semel__metric_at(gateway->stats->families[family], values);
+}
+
+struct semel_gateway_stats *semel__stats_gateway(struct semel_stats *stats, struct semel_str name,
+                                                 const char *guarantee)
+{
+    static const struct semel_gateway_now none = {0};
+    struct semel_gateway_stats *gateway = semel__calloc(1, sizeof(*gateway) + name.n);
+    if (gateway == NULL)
+        return NULL;
+    if (name.n > 0)
+        memcpy(gateway + 1, name.p, name.n);
+    gateway->name = (struct semel_str){(const char *)(gateway + 1), name.n};
+    gateway->stats = stats;
+    gateway->next = stats->gateways;
+    stats->gateways = gateway;
+    semel__gauge_set(of_gateway(gateway, SEMEL_FAMILY_GATEWAY, guarantee), 1);
+    semel__stats_gateway_now(gateway, &none);
+    return gateway;
+}
+
+static void count_to(struct semel_gateway_stats *gateway, struct semel_series *series, uint64_t now)
+{
+    size_t i = 0;
+    while (i < gateway->n_counted && gateway->counted[i].series != series)
+        i++;
+    if (i == SERIES_MAX)
+        return;
+    if (i == gateway->n_counted)
+        gateway->counted[gateway->n_counted++].series = series;
+    add(series, now, gateway->counted[i].last);
+    gateway->counted[i].last = now;
+}
+
+void semel__stats_gateway_result(struct semel_gateway_stats *gateway, const char *result, uint64_t now)
+{
+    count_to(gateway, of_gateway(gateway, SEMEL_FAMILY_GATEWAY_REQUESTS, result), now);
+}
+
+void semel__stats_gateway_unknown(struct semel_gateway_stats *gateway, const char *cause, uint64_t now)
+{
+    count_to(gateway, of_gateway(gateway, SEMEL_FAMILY_GATEWAY_UNKNOWN, cause), now);
+}
+
+void semel__stats_gateway_now(struct semel_gateway_stats *gateway, const struct semel_gateway_now *now)
+{
+    semel__gauge_set(of_gateway(gateway, SEMEL_FAMILY_GATEWAY_UP, NULL), now->up ? 1 : 0);
+    semel__gauge_set(of_gateway(gateway, SEMEL_FAMILY_GATEWAY_RUNNING, NULL), (double)now->running);
+    semel__gauge_set(of_gateway(gateway, SEMEL_FAMILY_GATEWAY_UNSTORED, NULL), (double)now->unstored);
+    semel__gauge_set(of_gateway(gateway, SEMEL_FAMILY_GATEWAY_HELD, NULL), (double)now->held_bytes);
 }

@@ -13,9 +13,10 @@
 #include "store/query.h"
 
 struct semel_stats;
-struct semel_route_stats;  /* of one route */
-struct semel_worker_stats; /* of one worker of it, used by its thread alone */
-struct semel_outbox_stats; /* of one outbox */
+struct semel_route_stats;   /* of one route */
+struct semel_worker_stats;  /* of one worker of it, used by its thread alone */
+struct semel_outbox_stats;  /* of one outbox */
+struct semel_gateway_stats; /* of one gateway */
 
 semel_status semel__stats_new(struct semel_stats **ret, struct semel_error *err);
 void semel__stats_free(struct semel_stats *stats);
@@ -66,5 +67,20 @@ void semel__stats_destinations(struct semel_outbox_stats *outbox, const struct s
 /* Gauges from the store. */
 void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct semel_outbox_state *state,
                               int64_t now_us);
+
+/* Gauges of idempotency keys, from the store. By one thread. */
+void semel__stats_keys_look(struct semel_stats *stats, const struct semel_keys_state *state, int64_t now_us);
+
+/* Before the threads start. Lives as long as the stats. NULL: no memory. */
+struct semel_gateway_stats *semel__stats_gateway(struct semel_stats *stats, struct semel_str name,
+                                                 const char *guarantee);
+/* What has come of requests, and why keys became unknown, since the start: by one thread. */
+void semel__stats_gateway_result(struct semel_gateway_stats *gateway, const char *result, uint64_t now);
+void semel__stats_gateway_unknown(struct semel_gateway_stats *gateway, const char *cause, uint64_t now);
+struct semel_gateway_now {
+    bool up;
+    int64_t running, unstored, held_bytes;
+};
+void semel__stats_gateway_now(struct semel_gateway_stats *gateway, const struct semel_gateway_now *now);
 
 #endif

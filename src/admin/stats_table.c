@@ -27,6 +27,12 @@ static const char *const outbox_label[] = {"outbox"};
 static const char *const event_labels[] = {"outbox", "status"};
 static const char *const ended_labels[] = {"outbox", "result"};
 static const char *const destination_labels[] = {"outbox", "destination"};
+static const char *const key_label[] = {"status"};
+static const char *const cause_label[] = {"cause"};
+static const char *const gateway_label[] = {"gateway"};
+static const char *const gateway_labels[] = {"gateway", "guarantee"};
+static const char *const gateway_result_labels[] = {"gateway", "result"};
+static const char *const gateway_cause_labels[] = {"gateway", "cause"};
 
 /* A batch or a call: from a millisecond to the longest time-out. */
 static const double work_seconds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
@@ -235,4 +241,42 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_NOTIFIED] = COUNTER("semel_outbox_notified_total",
                                       "Waits of the relay that a notification has ended (notify: true).", outbox_label,
                                       PER_ROUTE),
+
+    [SEMEL_FAMILY_KEYS] = GAUGE("semel_idempotency_keys",
+                                "Idempotency keys without an answer, by status: processing is running, unknown waits "
+                                "for a reconcile or a person. Counting stops at 10000.",
+                                key_label, 2),
+    [SEMEL_FAMILY_KEYS_STUCK] = {.kind = SEMEL_GAUGE,
+                                 .name = "semel_idempotency_stuck_keys",
+                                 .help = "Of those that are processing, whose lease ran out: nobody holds them."},
+    [SEMEL_FAMILY_KEYS_UNKNOWN] = GAUGE("semel_idempotency_unknown_keys",
+                                        "Those that are unknown, by cause; rare causes are \"_other\".", cause_label,
+                                        33),
+    [SEMEL_FAMILY_KEYS_OLDEST] = {.kind = SEMEL_GAUGE,
+                                  .name = "semel_idempotency_oldest_unknown_age_seconds",
+                                  .help = "How long ago the oldest of these became unknown; 0: there is none."},
+    [SEMEL_FAMILY_KEYS_LOOKED] = {.kind = SEMEL_GAUGE,
+                                  .name = "semel_idempotency_read_timestamp_seconds",
+                                  .help = "When the keys were counted last."},
+    [SEMEL_FAMILY_GATEWAY] = GAUGE("semel_gateway_info", "1, with what the gateway promises: atomic or guarded.",
+                                   gateway_labels, PER_ROUTE),
+    [SEMEL_FAMILY_GATEWAY_UP] = GAUGE("semel_gateway_up", "1: the gateway listens, and its store is there.",
+                                      gateway_label, PER_ROUTE),
+    [SEMEL_FAMILY_GATEWAY_REQUESTS] =
+        COUNTER("semel_gateway_requests_total",
+                "Requests by what came of them. Guarded: completed (the answer is stored), released, unknown, replayed "
+                "(answered from the store), passed (unguarded, because the store was away); refused: mismatch (the key "
+                "came with another request), running (409 after the wait), unknown_outcome (409), missing, malformed, "
+                "anonymous, forbidden, too_large, overloaded, not_stored. Unguarded: answered, refused, left, failed.",
+                gateway_result_labels, PER_ROUTE * 24),
+    [SEMEL_FAMILY_GATEWAY_UNKNOWN] = COUNTER("semel_gateway_unknown_total",
+                                             "Calls whose key became unknown, by the cause.", gateway_cause_labels,
+                                             PER_ROUTE * 32),
+    [SEMEL_FAMILY_GATEWAY_RUNNING] = GAUGE("semel_gateway_running", "Guarded requests that have no end yet.",
+                                           gateway_label, PER_ROUTE),
+    [SEMEL_FAMILY_GATEWAY_UNSTORED] = GAUGE("semel_gateway_unstored_answers",
+                                            "Of these, those whose answer could not be stored yet.", gateway_label,
+                                            PER_ROUTE),
+    [SEMEL_FAMILY_GATEWAY_HELD] = GAUGE("semel_gateway_held_bytes", "Bytes of bodies and answers in memory.",
+                                        gateway_label, PER_ROUTE),
 };

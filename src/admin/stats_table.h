@@ -69,7 +69,19 @@
     X(PUBLISH_TIME)         \
     X(DESTINATION_DOWN)     \
     X(LONGEST)              \
-    X(NOTIFIED)
+    X(NOTIFIED)             \
+    X(KEYS)                 \
+    X(KEYS_STUCK)           \
+    X(KEYS_UNKNOWN)         \
+    X(KEYS_OLDEST)          \
+    X(KEYS_LOOKED)          \
+    X(GATEWAY)              \
+    X(GATEWAY_UP)           \
+    X(GATEWAY_REQUESTS)     \
+    X(GATEWAY_UNKNOWN)      \
+    X(GATEWAY_RUNNING)      \
+    X(GATEWAY_UNSTORED)     \
+    X(GATEWAY_HELD)
 
 enum semel_family {
 #define X(name) SEMEL_FAMILY_##name,

@@ -38,8 +38,10 @@ enum semel_setting_kind {
     SEMEL_SETTING_ONE_OF, /* a mapping of one of several kinds, told apart by a key */
     SEMEL_SETTING_SOURCE, /* the same of all kinds of brokers that are sources (broker/kind.h) */
     SEMEL_SETTING_SINK,   /* the same of all kinds that are sinks */
+    SEMEL_SETTING_GROUPS, /* a list of mappings of one group: a pointer to items, and behind it their number */
     SEMEL_SETTING_ROUTES,
-    SEMEL_SETTING_OUTBOXES
+    SEMEL_SETTING_OUTBOXES,
+    SEMEL_SETTING_GATEWAYS
 };
 
 #define SEMEL_SETTING_REQUIRED 1u
@@ -72,7 +74,8 @@ struct semel_setting_spec {
     const char *const *words;                /* WORD: by value; URL: schemes; ended by NULL */
     const char *default_text, *default_note; /* as a user would write it; for a computed default, a description */
     const char *member;                      /* MEMBER */
-    const struct semel_setting_group *group; /* GROUP, ROUTES */
+    const struct semel_setting_group *group; /* GROUP, GROUPS, ROUTES and the like */
+    size_t item_size;                        /* GROUPS: of one item */
     const struct semel_setting_group *const *choices; /* ONE_OF: by value, ended by NULL */
     const struct semel_setting_names *names;          /* PAIRS; NULL: headers, or variables */
     const char *example;                              /* written by `semel init`; NULL: only mentioned */

@@ -834,6 +834,73 @@ static void say_outbox(const struct cli *cli, const struct semel_conf_outbox *ou
     cli_say(cli, "%s", "");
 }
 
+static const char *gateway_guarantee(const struct semel_conf_gateway *g)
+{
+    return g->guarantee == SEMEL_GUARANTEE_ATOMIC ? "ATOMIC" : "GUARDED";
+}
+
+static const char *why_gateway(const struct semel_conf_gateway *g)
+{
+    return g->guarantee == SEMEL_GUARANTEE_ATOMIC
+               ? "the server behind finishes each key in its own transaction: a late or doubled run cannot commit"
+               : "a request is sent once, and its answer stored before it is sent back; one without an answer is "
+                 "unknown, "
+                 "and never run again on a guess";
+}
+
+static void show_caller(const struct semel_conf_gateway *g, char *out, size_t size)
+{
+    const struct semel_conf_caller *c = &g->caller;
+    if (semel__str_given(c->header))
+        snprintf(out, size, "the header %s, from %zu trusted network%s", c->header.p, c->trusted_from.n,
+                 c->trusted_from.n == 1 ? "" : "s");
+    else if (semel__str_given(c->api_key))
+        snprintf(out, size, "the digest of the API key in the header %s", c->api_key.p);
+    else if (c->certificate)
+        snprintf(out, size, "the subject of the client's certificate");
+    else
+        snprintf(out, size, "nobody is known: the keys of all clients are one heap");
+}
+
+static void show_guard(const struct semel_conf_gateway *g, size_t i, char *out, size_t size)
+{
+    static const char *const keys[] = {"guarded if it has a key", "a key is required", "never guarded"};
+    static const char *const unknown[] = {"refused until somebody finds out", "reconciled", "run again"};
+    const struct semel_conf_guard *rule = &g->guard[i];
+    char answer[32], keep[32], settle[64] = "", span[32];
+    semel__duration_format(rule->answer_us, answer, sizeof(answer));
+    semel__duration_format(rule->keep_us, keep, sizeof(keep));
+    semel__duration_format(rule->settle_us > 0 ? rule->settle_us : 2 * g->upstream.timeout_us, span, sizeof(span));
+    if (rule->on_unknown == SEMEL_ON_UNKNOWN_RECONCILE)
+        snprintf(settle, sizeof(settle), " (not_done counts after %s)", span);
+    if (rule->key == SEMEL_CONF_KEY_OFF)
+        snprintf(out, size, "%s: %s", rule->match.p, keys[rule->key]);
+    else
+        snprintf(out, size, "%s: %s; unknown: %s%s; answers are kept for %s, keys for %s%s%s", rule->match.p,
+                 keys[rule->key], unknown[rule->on_unknown], settle, answer, keep,
+                 rule->anonymous ? "; callers may be anonymous" : "",
+                 rule->when_down == SEMEL_CONF_DOWN_PASS ? "; passes unguarded while the store is away" : "");
+}
+
+static void say_gateway(const struct cli *cli, const struct semel_conf_gateway *g)
+{
+    char text[2048];
+    cli_say(cli, "%s: gateway, %s (in front of %s)", g->name.p, gateway_guarantee(g), g->upstream.url.p);
+    cli_say(cli, "  %s", why_gateway(g));
+    cli_say(cli, "  %-14s %s%s", semel__checklist_name(SEMEL_CHECKLIST_CONNECTION), g->server.address.text.p,
+            g->server.tls.on          ? ", TLS"
+            : g->server.address.local ? ", from this machine only"
+                                      : ", plain: a proxy terminates TLS");
+    show_caller(g, text, sizeof(text));
+    cli_say(cli, "  %-14s %s", "caller", text);
+    for (size_t i = 0; i < g->n_guard; i++) {
+        show_guard(g, i, text, sizeof(text));
+        cli_say(cli, "  %-14s %s", i == 0 ? "guard" : "", text);
+    }
+    cli_say(cli, "  %-14s %s", g->n_guard == 0 ? "guard" : "", "everything else: POST and PATCH if they have a key");
+    cli_say(cli, "%s", "");
+}
+
 /* The name of what an answer is about. */
 static struct semel_str name_at(const struct semel_conf *conf, size_t about)
 {
@@ -911,6 +978,34 @@ static void fill_outbox(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "mark", t->mark);
 }
 
+static void fill_guard(struct semel_object *one, const void *ctx, size_t i)
+{
+    static const char *const keys[] = {"optional", "required", "off"}, *const unknown[] = {"refuse", "reconcile",
+                                                                                           "retry"};
+    const struct semel_conf_guard *rule = &((const struct semel_conf_gateway *)ctx)->guard[i];
+    semel__object_text(one, "match", rule->match);
+    semel__object_text(one, "key", semel__str(keys[rule->key]));
+    semel__object_text(one, "on_unknown", semel__str(unknown[rule->on_unknown]));
+    semel__object_bool(one, "anonymous", rule->anonymous);
+    semel__object_number(one, "wait_us", rule->wait_us);
+    semel__object_number(one, "answer_us", rule->answer_us);
+    semel__object_number(one, "keep_us", rule->keep_us);
+}
+
+static void fill_gateway(struct semel_object *one, const void *ctx, size_t i)
+{
+    const struct semel_conf_gateway *g = &((const struct semel_conf *)ctx)->gateways[i];
+    char caller[256];
+    show_caller(g, caller, sizeof(caller));
+    semel__object_text(one, "gateway", g->name);
+    semel__object_text(one, "guarantee", semel__str(gateway_guarantee(g)));
+    semel__object_text(one, "why", semel__str(why_gateway(g)));
+    semel__object_text(one, "listen", g->server.address.text);
+    semel__object_text(one, "upstream", g->upstream.url);
+    semel__object_text(one, "caller", semel__str(caller));
+    semel__object_list(one, "guard", g->n_guard, fill_guard, g);
+}
+
 static void fill_mistake(struct semel_object *one, const void *ctx, size_t i)
 {
     const struct semel_conf_mistake *m = &((const struct semel_conf_mistakes *)ctx)->at[i];
@@ -943,6 +1038,7 @@ static int print_json(const char *file, const struct semel_conf *conf, const str
     semel__object_bool(&object, "ok", ok);
     semel__object_list(&object, "routes", conf != NULL ? conf->n_routes : 0, fill_route, conf);
     semel__object_list(&object, "outboxes", conf != NULL ? conf->n_outboxes : 0, fill_outbox, conf);
+    semel__object_list(&object, "gateways", conf != NULL ? conf->n_gateways : 0, fill_gateway, conf);
     semel__object_list(&object, "mistakes", mistakes->n, fill_mistake, mistakes);
     semel__object_number(&object, "not_shown", (int64_t)mistakes->more);
     if (online != NULL)
@@ -955,15 +1051,20 @@ static int print_json(const char *file, const struct semel_conf *conf, const str
 
 static int say(const struct cli *cli, const char *file, const struct semel_conf *conf, const struct answers *online)
 {
-    char what[80];
+    char what[120];
     int n = snprintf(what, sizeof(what), "%zu route%s", conf->n_routes, conf->n_routes == 1 ? "" : "s");
     if (conf->n_outboxes > 0)
-        snprintf(what + n, sizeof(what) - (size_t)n, ", %zu outbox%s", conf->n_outboxes,
-                 conf->n_outboxes == 1 ? "" : "es");
+        n += snprintf(what + n, sizeof(what) - (size_t)n, ", %zu outbox%s", conf->n_outboxes,
+                      conf->n_outboxes == 1 ? "" : "es");
+    if (conf->n_gateways > 0)
+        snprintf(what + n, sizeof(what) - (size_t)n, ", %zu gateway%s", conf->n_gateways,
+                 conf->n_gateways == 1 ? "" : "s");
     for (size_t i = 0; i < conf->n_routes; i++)
         say_route(cli, &conf->routes[i]);
     for (size_t i = 0; i < conf->n_outboxes; i++)
         say_outbox(cli, &conf->outboxes[i]);
+    for (size_t i = 0; i < conf->n_gateways; i++)
+        say_gateway(cli, &conf->gateways[i]);
     if (online == NULL) {
         cli_say(cli, "%s: %s, no mistakes", file, what);
         return CLI_OK;
@@ -1024,7 +1125,8 @@ const struct cli_command cli_check = {
         "Each mistake is shown with its place, the line and a caret. A file without any gets an answer for each\n"
         "route: its guarantee, what its order rests on, and the checklist: the key, whether others can read what is\n"
         "on the way, the store, whether the effect is in the same transaction, the retention against the horizon,\n"
-        "calls to the outside and their keys; and for each outbox what its order rests on.\n"
+        "calls to the outside and their keys; for each outbox what its order rests on; and for each gateway its\n"
+        "guarantee, who its callers are, and what is guarded.\n"
         "Environment variables and secret files that the settings name must be there; no secret is shown. FILE may\n"
         "be - for stdin.\n"
         "\n"

@@ -72,9 +72,9 @@ struct cli_command {
     int (*run)(struct cli *cli, const struct cli_args *args);
 };
 
-extern const struct cli_command cli_check, cli_init, cli_run, cli_relay, cli_gateway;
+extern const struct cli_command cli_check, cli_init, cli_run, cli_relay, cli_gateway, cli_keys_reconcile;
 extern const struct cli_command cli_demo, cli_migrate, cli_send, cli_status, cli_inbox, cli_bench, cli_consumer,
-    cli_completion, cli_outbox, cli_rewind, cli_tick, cli_version;
+    cli_completion, cli_keys, cli_outbox, cli_rewind, cli_tick, cli_version;
 extern const struct cli_command cli_reconcile; /* a child of inbox */
 
 /* ---- talking ---- */
@@ -191,7 +191,7 @@ void cli_table_fixed(struct cli_table *table, double value, int digits);
 /* Prints and frees. With --json an array of objects. FAILED: no memory. */
 int cli_table_print(struct cli_table *table);
 
-/* ---- rows of the inbox and of the outbox ---- */
+/* ---- rows of the inbox and of the outbox, and keys ---- */
 
 /* The options that choose rows; each list is ended by NULL. */
 struct cli_filter {
@@ -205,9 +205,11 @@ int cli_filter_read(const struct cli_args *args, const struct cli_filter *filter
                     size_t *ret_n);
 /* One that was given, besides those of `whose`; NULL: none. */
 const char *cli_filter_given(const struct cli_args *args, const struct cli_filter *filter);
-/* Says on stderr how to get the next page. */
+/* Says on stderr how to get the next page: behind `after`. */
 void cli_filter_next(const struct cli_args *args, const struct cli_filter *filter, const char *command, size_t limit,
-                     int64_t after);
+                     struct semel_str after);
+void cli_filter_next_number(const struct cli_args *args, const struct cli_filter *filter, const char *command,
+                            size_t limit, int64_t after);
 
 /* A table of rows, without columns in which no row has anything. */
 struct cli_rows {
@@ -228,6 +230,8 @@ void cli_field_payload(const struct cli *cli, struct semel_str payload);
 #define CLI_ACT_MAX 2048
 struct semel_act_line;
 void cli_act_show(const struct semel_act_line *act, char out[CLI_ACT_MAX]);
+/* All of them, which come newest first, oldest first. */
+void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n);
 /* Text, each line by its own cli_say, which lets no newline pass. */
 void cli_say_lines(const struct cli *cli, const struct semel_buf *buf);
 /* The bytes as they are; on a terminal only text. 0, or an exit code. */

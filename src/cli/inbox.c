@@ -178,7 +178,7 @@ static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *
     if (list.damaged > 0)
         cli_fail(code, "%zu rows cannot be read as Semel's and are not listed", list.damaged);
     if (list.more)
-        cli_filter_next(args, &filters, "inbox ls", query->limit, list.rows[list.n - 1].arrival);
+        cli_filter_next_number(args, &filters, "inbox ls", query->limit, list.rows[list.n - 1].arrival);
     return code;
 }
 

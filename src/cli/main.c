@@ -20,7 +20,7 @@ static const struct cli_command *const commands[] = {
 #ifdef SEMEL_WITH_RUN
     &cli_run,    &cli_relay,    &cli_gateway,
 #endif
-    &cli_demo,   &cli_migrate,  &cli_send,    &cli_tick,       &cli_status,  &cli_inbox, &cli_outbox,
+    &cli_demo,   &cli_migrate,  &cli_send,    &cli_tick,       &cli_status,  &cli_inbox, &cli_outbox, &cli_keys,
     &cli_rewind, &cli_consumer, &cli_bench,   &cli_completion, &cli_version, &cli_help,  NULL,
 };
 

@@ -93,7 +93,7 @@ static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *
         cli_say(cli, "no events");
     }
     if (events.more)
-        cli_filter_next(args, &filters, "outbox ls", query->limit, events.rows[events.n - 1].seq);
+        cli_filter_next_number(args, &filters, "outbox ls", query->limit, events.rows[events.n - 1].seq);
     return code;
 }
 
@@ -164,15 +164,6 @@ static void say_row(const struct cli *cli, const struct semel_event_facts *f)
         cli_field_payload(cli, row->payload);
 }
 
-static void say_acts(const struct cli *cli, const struct semel_event_facts *f)
-{
-    char act[CLI_ACT_MAX];
-    for (size_t i = f->n_acts; i > 0; i--) {
-        cli_act_show(&f->acts[i - 1], act);
-        cli_say(cli, "%-14s%s", i == f->n_acts ? "audit" : "", act);
-    }
-}
-
 /* No such event; but what was done to it may be in the audit. */
 static int tell_none(const char *id, const struct semel_event_facts *f)
 {
@@ -209,7 +200,7 @@ static int print_all(const struct cli *cli, const struct semel_event_facts *f)
         code = cli_fail(CLI_FAILED, "out of memory");
     } else {
         say_row(cli, f);
-        say_acts(cli, f);
+        cli_field_acts(cli, f->acts, f->n_acts);
         cli_say(cli, "%s", "");
         cli_say_lines(cli, &why);
         cli_say_lines(cli, &next);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * rows.c: what `semel inbox` and `semel outbox` share: filters, the next page, tables of rows, the fields of one row,
- * payloads.
+ * rows.c: what `semel inbox`, `semel outbox` and `semel keys` share: filters, the next page, tables of rows, the fields
+ * of one row, payloads.
  *
  * Invariants: nothing of a row reaches a terminal as it is, but a payload that was asked for, and then only text. What
  * is cut is said to be cut.
@@ -82,7 +82,7 @@ static void put_filter(struct semel_buf *buf, const struct cli_args *args, const
 }
 
 void cli_filter_next(const struct cli_args *args, const struct cli_filter *filter, const char *command, size_t limit,
-                     int64_t after)
+                     struct semel_str after)
 {
     struct semel_buf buf;
     semel__buf_init(&buf, SEMEL_EXPLAIN_MAX);
@@ -90,11 +90,20 @@ void cli_filter_next(const struct cli_args *args, const struct cli_filter *filte
     put_filter(&buf, args, filter);
     if (limit != SEMEL_LIST_LIMIT)
         semel__buf_addf(&buf, " --limit %zu", limit);
-    semel__buf_addf(&buf, " --after %lld", (long long)after);
+    semel__buf_addz(&buf, " --after ");
+    semel__put_word(&buf, after);
     fflush(stdout);
     if (!buf.failed)
         fprintf(stderr, "there are more: %.*s\n", (int)buf.n, buf.p);
     semel__buf_done(&buf);
+}
+
+void cli_filter_next_number(const struct cli_args *args, const struct cli_filter *filter, const char *command,
+                            size_t limit, int64_t after)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)after);
+    cli_filter_next(args, filter, command, limit, semel__str(text));
 }
 
 /* ---- a table of them ----------------------------------------------------------------------------- */
@@ -171,6 +180,15 @@ void cli_act_show(const struct semel_act_line *act, char out[CLI_ACT_MAX])
     semel__str_show(what, sizeof what, act->what);
     semel__str_show(why, sizeof why, act->reason);
     snprintf(out, CLI_ACT_MAX, "%s  %s  %s: %s", at, who, what, why);
+}
+
+void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n)
+{
+    char act[CLI_ACT_MAX];
+    for (size_t i = n; i > 0; i--) {
+        cli_act_show(&acts[i - 1], act);
+        cli_say(cli, "%-14s%s", i == n ? "audit" : "", act);
+    }
 }
 
 void cli_say_lines(const struct cli *cli, const struct semel_buf *buf)

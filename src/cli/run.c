@@ -135,7 +135,7 @@ static int run_file(struct cli *cli, const struct cli_args *args, bool relay)
     semel_status status = semel__conf_load(file, &conf, mistakes, &err);
     int code;
     if (status == SEMEL_OK && relay) {
-        conf->n_routes = 0;
+        conf->n_routes = conf->n_gateways = 0;
         conf->schedule.others = false; /* it publishes, and does nothing else */
         if (conf->n_outboxes == 0)
             code = cli_fail(CLI_USAGE, "%s has no outboxes: there is nothing to relay", file);

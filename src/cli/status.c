@@ -40,6 +40,7 @@ struct view {
     struct semel_count *counts;
     size_t n_counts;
     struct semel_outbox_state outbox;
+    struct semel_keys_state keys;
     size_t damaged;
     int64_t n[SEMEL_STATE_COUNT];        /* messages by status */
     const struct semel_count *overdue;   /* what is due for long and nobody takes: the oldest of them; NULL: none */
@@ -98,6 +99,8 @@ static semel_status read_view(struct semel_ops *ops, struct semel_str only, stru
         status = semel_query_counts(ops->store, only, CAP, CAP, ops->arena, &view->counts, &view->n_counts, err);
     if (status == SEMEL_OK)
         status = semel_query_outbox_state(ops->store, NULL, true, CAP, ops->arena, &view->outbox, err);
+    if (status == SEMEL_OK)
+        status = semel_query_keys_state(ops->store, CAP, ops->arena, &view->keys, err);
     if (status == SEMEL_OK)
         status = read_damage(ops, only, view, err);
     for (size_t i = 0; status == SEMEL_OK && i < view->n_counts; i++)
@@ -271,6 +274,9 @@ static void find_warnings(struct cli *cli, struct view *view)
     if (view->outbox.n[SEMEL_EVENT_DEAD] > 0)
         warn(cli, view, "outbox ls --dead", "%lld dead event%s, which no relay tries again",
              (long long)view->outbox.n[SEMEL_EVENT_DEAD], view->outbox.n[SEMEL_EVENT_DEAD] == 1 ? "" : "s");
+    if (view->keys.unknown > 0)
+        warn(cli, view, "keys ls --unknown", "%lld%s idempotency key%s whose outcome is unknown",
+             (long long)view->keys.unknown, view->keys.unknown >= CAP ? "+" : "", view->keys.unknown == 1 ? "" : "s");
     for (size_t i = 0; cli_values(view->args, "admin", i) != NULL; i++)
         warn_breakers(cli, view, cli_values(view->args, "admin", i));
     if (view->damaged > 0)
@@ -330,6 +336,24 @@ static void print_outbox(struct cli *cli, const struct view *view)
     print_holder(cli, view);
 }
 
+/* Nothing where there are no keys without an answer. */
+static void print_keys(struct cli *cli, const struct view *view)
+{
+    const struct semel_keys_state *k = &view->keys;
+    char since[40], cause[80];
+    if (k->processing == 0 && k->unknown == 0)
+        return;
+    cli_ago(k->unknown_us, view->now_us, since, sizeof(since));
+    cli_say(cli, "keys    %lld%s running, %lld of them stuck; %lld%s unknown%s%s", (long long)k->processing,
+            k->processing >= CAP ? "+" : "", (long long)k->stuck, (long long)k->unknown, k->unknown >= CAP ? "+" : "",
+            since[0] != '\0' ? ", the oldest " : "", since);
+    for (size_t i = 0; i < k->n_causes; i++) {
+        semel__str_show(cause, sizeof(cause),
+                        semel__str_given(k->causes[i].cause) ? k->causes[i].cause : SEMEL_STR("other causes"));
+        cli_say(cli, "        %lld because of %s", (long long)k->causes[i].n, cause);
+    }
+}
+
 static int print_view(struct cli *cli, struct view *view)
 {
     cli_say(cli, "store   %s, schema %zu", view->url, *view->kind->n);
@@ -337,6 +361,7 @@ static int print_view(struct cli *cli, struct view *view)
     if (view->wal_bytes > 0)
         cli_say(cli, "        write-ahead log: %lld bytes", (long long)view->wal_bytes);
     print_outbox(cli, view);
+    print_keys(cli, view);
     cli_say(cli, "%s", "");
     int code = print_counts(cli, view);
     if (view->n_consumers == 0)
@@ -402,9 +427,26 @@ static void fill_outbox(struct semel_object *outbox, const struct semel_outbox_s
                                                                        : (struct semel_str){0});
 }
 
+static void fill_key_cause(struct semel_object *one, const void *ctx, size_t i)
+{
+    const struct semel_keys_state *k = ctx;
+    semel__object_text(one, "cause", k->causes[i].cause);
+    semel__object_number(one, "keys", k->causes[i].n);
+}
+
+static void fill_keys(struct semel_object *keys, const struct semel_keys_state *k)
+{
+    semel__object_number(keys, "processing", k->processing);
+    semel__object_number(keys, "stuck", k->stuck);
+    semel__object_number(keys, "unknown", k->unknown);
+    semel__object_bool(keys, "at_least", k->processing >= CAP || k->unknown >= CAP);
+    semel__object_time(keys, "oldest_unknown", k->unknown_us);
+    semel__object_list(keys, "causes", k->n_causes, fill_key_cause, k);
+}
+
 static int print_json(const struct view *view)
 {
-    struct semel_object whole, outbox;
+    struct semel_object whole, outbox, keys;
     semel__object_init(&whole);
     semel__object_init(&outbox);
     semel__object_text(&whole, "store", semel__str(view->url));
@@ -416,6 +458,11 @@ static int print_json(const struct view *view)
     semel__object_raw(&whole, "outbox", semel__object_end(&outbox));
     whole.buf.failed |= outbox.buf.failed;
     semel__object_done(&outbox);
+    semel__object_init(&keys);
+    fill_keys(&keys, &view->keys);
+    semel__object_raw(&whole, "keys", semel__object_end(&keys));
+    whole.buf.failed |= keys.buf.failed;
+    semel__object_done(&keys);
     semel__object_list(&whole, "consumers", view->n_consumers, fill_consumer, view);
     semel__object_number(&whole, "dead", view->n[SEMEL_STATE_DEAD]);
     semel__object_number(&whole, "unknown", view->n[SEMEL_STATE_UNKNOWN]);
@@ -473,7 +520,7 @@ static const struct cli_option options[] = {
 
 const struct cli_command cli_status = {
     .name = "status",
-    .summary = "show what is in a store: messages by consumer and status, the outbox, what needs a person",
+    .summary = "show what is in a store: messages by consumer and status, the outbox, keys, what needs a person",
     .options = options,
     .help =
         "OLDEST is when the oldest message in that status was received; NEXT is when the first of them is due, or\n"

@@ -27,6 +27,7 @@
 #include "base/str.h"
 #include "broker/kind.h"
 #include "core/extract.h"
+#include "core/keys.h"
 #include "core/policy.h"
 #include "core/relay.h"
 
@@ -161,6 +162,61 @@ struct semel_conf_outbox {
     bool notify;                  /* the relay listens for notifications, besides polling */
 };
 
+/* ---- a gateway ---- */
+
+#define SEMEL_CONF_GATEWAYS_MAX 16
+#define SEMEL_CONF_GUARDS_MAX 64
+
+enum semel_conf_key { SEMEL_CONF_KEY_OPTIONAL, SEMEL_CONF_KEY_REQUIRED, SEMEL_CONF_KEY_OFF };
+enum semel_conf_key_scope { SEMEL_CONF_SCOPE_CALLER, SEMEL_CONF_SCOPE_ENDPOINT };
+enum semel_conf_when_down { SEMEL_CONF_DOWN_REFUSE, SEMEL_CONF_DOWN_PASS };
+
+/* What is guarded, and how: the first that matches a request counts. */
+struct semel_conf_guard {
+    struct semel_str match;
+    enum semel_conf_key key;
+    struct semel_str key_header, key_pointer; /* the pointer, where it is given */
+    enum semel_conf_key_scope key_scope;
+    bool anonymous, store_body;
+    enum semel_conf_when_down when_down;
+    struct semel_setting_list ignore, headers;
+    struct semel_setting_pairs outcomes_said;
+    const struct semel_key_rule *outcomes; /* the same, as core reads it */
+    size_t n_outcomes;
+    enum semel_on_unknown on_unknown;
+    struct semel_str reconcile;
+    int64_t settle_us; /* 0: twice the upstream's time-out */
+    int64_t wait_us, answer_us, keep_us;
+    int64_t waiters, body_max, answer_max, held_max;
+};
+
+struct semel_conf_upstream {
+    struct semel_str url;
+    int64_t timeout_us, connect_us;
+    bool finishes, plain;
+    const char *ca_file;
+};
+
+/* Who sends a request: one of header, api_key and certificate; none: nobody is known. */
+struct semel_conf_caller {
+    struct semel_str header, api_key;
+    bool certificate;
+    struct semel_setting_list trusted_from;
+    struct semel_str check; /* a URL; not given: not asked */
+};
+
+struct semel_conf_gateway {
+    struct semel_str name;
+    struct semel_setting_server server; /* its address, plain and tls */
+    struct semel_conf_upstream upstream;
+    struct semel_conf_caller caller;
+    struct semel_setting_list trusted, cors;
+    struct semel_conf_guard *guard;
+    size_t n_guard;
+    int64_t threads, lease_us, key_min, guarded_max;
+    enum semel_guarantee guarantee; /* computed: ATOMIC or GUARDED */
+};
+
 /* ---- all of it ---- */
 
 enum semel_conf_store { SEMEL_CONF_STORE_SQLITE, SEMEL_CONF_STORE_POSTGRES };
@@ -191,6 +247,8 @@ struct semel_conf {
     size_t n_routes;
     struct semel_conf_outbox *outboxes;
     size_t n_outboxes;
+    struct semel_conf_gateway *gateways;
+    size_t n_gateways;
     struct semel_conf_admin admin;
     struct semel_conf_log log;
     struct semel_conf_schedule schedule;

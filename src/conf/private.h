@@ -76,6 +76,7 @@ struct conf_reader {
     struct semel_conf_mistakes *mistakes;
     struct conf_node *tree, **routes; /* the nodes of the routes, as in conf->routes */
     struct conf_node **outboxes;      /* the same of the outboxes; NULL: it had a mistake */
+    struct conf_node **gateways;
     size_t nodes;
     char path[CONF_PATH_MAX];
     size_t route_path; /* how much of the path names the route */
@@ -131,6 +132,14 @@ void semel__conf_check_init(struct conf_check *check, struct conf_reader *r, con
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
 void semel__conf_between(struct conf_reader *r);
 void semel__conf_outboxes(struct conf_reader *r);
+/* Does the URL call another host without TLS? */
+bool semel__conf_exposed(struct semel_str url);
+/* The first listener of a route that has this address: "routes.billing.from.listen"; NULL: there is none. */
+const char *semel__conf_listens(const struct conf_reader *r, const struct semel_setting_server *server, char *out,
+                                size_t size);
+
+/* gateway.c */
+void semel__conf_gateways(struct conf_reader *r);
 
 /* promise.c */
 /* What the file has at "from.sasl.user", for a sentence. */

@@ -864,44 +864,104 @@ static void read_routes(struct conf_reader *r, const struct semel_setting_spec *
     }
 }
 
-/* ---- outboxes ------------------------------------------------------------------------------------ */
+/* ---- outboxes and gateways ----------------------------------------------------------------------- */
 
-static void read_outbox(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
-                        struct semel_conf_outbox *outbox)
+/* Items by name. The name is an item's first member. */
+struct named {
+    void **items;
+    size_t *n;
+    struct conf_node ***nodes; /* of them; NULL: it had a mistake */
+    size_t size, max;
+    const char *kind, *lacks; /* "outboxes"; what one needs at least */
+};
+
+static void read_one(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
+                     const struct named *named, size_t i)
 {
-    char name[101];
+    char name[101], right[64], *item = (char *)*named->items + i * named->size;
     semel__str_show(name, sizeof(name), node->key);
     size_t back = enter(r, name);
     size_t before = r->mistakes->n + r->mistakes->more;
-    outbox->name = node->key;
+    memcpy(item, &node->key, sizeof(node->key));
+    snprintf(right, sizeof(right), "a mapping with at least %s", named->lacks);
     if (node->shape != CONF_MAPPING)
-        semel__conf_must(r, node, "a mapping with at least `to`");
+        semel__conf_must(r, node, right);
     else
-        read_group(r, group, node, (char *)outbox);
+        read_group(r, group, node, item);
     if (r->mistakes->n + r->mistakes->more != before)
-        r->outboxes[outbox - r->owned->conf.outboxes] = NULL;
+        (*named->nodes)[i] = NULL;
     leave(r, back);
+}
+
+static void read_named(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node,
+                       const struct named *named)
+{
+    size_t n = 0;
+    char right[64];
+    for (const struct conf_node *child = node->first; node->shape == CONF_MAPPING && child != NULL; child = child->next)
+        n++;
+    if (n == 0 || n > named->max) {
+        snprintf(right, sizeof(right), "a mapping of 1 to %zu names to %s", named->max, named->kind);
+        semel__conf_must(r, node, right);
+        return;
+    }
+    *named->items = semel__arena_alloc(&r->owned->arena, n, named->size);
+    *named->nodes = semel__arena_alloc(&r->owned->arena, n, sizeof(struct conf_node *));
+    r->failed |= *named->items == NULL || *named->nodes == NULL;
+    for (struct conf_node *child = node->first; child != NULL && !r->failed; child = child->next) {
+        if (child->bad || !route_name_ok(r, node->first, child))
+            continue;
+        (*named->nodes)[*named->n] = child;
+        read_one(r, s->group, child, named, (*named->n)++);
+    }
 }
 
 static void read_outboxes(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
 {
     struct semel_conf *conf = &r->owned->conf;
-    size_t n = 0;
-    for (const struct conf_node *child = node->first; node->shape == CONF_MAPPING && child != NULL; child = child->next)
+    void *items = NULL;
+    const struct named named = {
+        &items, &conf->n_outboxes, &r->outboxes, sizeof(*conf->outboxes), SEMEL_CONF_OUTBOXES_MAX, "outboxes", "`to`"};
+    read_named(r, s, node, &named);
+    conf->outboxes = items;
+}
+
+static void read_gateways(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
+{
+    struct semel_conf *conf = &r->owned->conf;
+    void *items = NULL;
+    const struct named named = {
+        &items,     &conf->n_gateways,        &r->gateways, sizeof(*conf->gateways), SEMEL_CONF_GATEWAYS_MAX,
+        "gateways", "`listen` and `upstream`"};
+    read_named(r, s, node, &named);
+    conf->gateways = items;
+}
+
+/* A list of mappings: "guard[0]". */
+static void read_groups(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, char *at)
+{
+    size_t n = 0, i = 0;
+    char right[64];
+    for (const struct conf_node *child = node->first; node->shape == CONF_LIST && child != NULL; child = child->next)
         n++;
-    if (n == 0 || n > SEMEL_CONF_OUTBOXES_MAX) {
-        semel__conf_must(r, node, "a mapping of 1 to 16 names to outboxes");
+    if (n == 0 || n > (size_t)s->high) {
+        snprintf(right, sizeof(right), "a list of 1 to %lld mappings", (long long)s->high);
+        semel__conf_must(r, node, right);
         return;
     }
-    conf->outboxes = semel__arena_alloc(&r->owned->arena, n, sizeof(*conf->outboxes));
-    r->outboxes = semel__arena_alloc(&r->owned->arena, n, sizeof(struct conf_node *));
-    r->failed |= conf->outboxes == NULL || r->outboxes == NULL;
-    for (struct conf_node *child = node->first; child != NULL && !r->failed; child = child->next) {
-        if (child->bad || !route_name_ok(r, node->first, child))
-            continue;
-        r->outboxes[conf->n_outboxes] = child;
-        read_outbox(r, s->group, child, &conf->outboxes[conf->n_outboxes++]);
+    char *items = semel__arena_alloc(&r->owned->arena, n, s->item_size);
+    r->failed |= items == NULL;
+    for (struct conf_node *child = node->first; child != NULL && !r->failed; child = child->next, i++) {
+        const size_t back = strlen(r->path);
+        snprintf(r->path + back, sizeof(r->path) - back, "[%zu]", i);
+        if (!child->bad && child->shape != CONF_MAPPING)
+            semel__conf_must(r, child, "a mapping");
+        else if (!child->bad)
+            read_group(r, s->group, child, items + i * s->item_size);
+        leave(r, back);
     }
+    memcpy(at, &items, sizeof(items));
+    memcpy(at + sizeof(items), &n, sizeof(n));
 }
 
 /* ---- one setting --------------------------------------------------------------------------------- */
@@ -972,6 +1032,12 @@ static void read_setting(struct conf_reader *r, const struct semel_setting_spec 
     case SEMEL_SETTING_OUTBOXES:
         read_outboxes(r, s, node);
         break;
+    case SEMEL_SETTING_GATEWAYS:
+        read_gateways(r, s, node);
+        break;
+    case SEMEL_SETTING_GROUPS:
+        read_groups(r, s, node, base + s->offset);
+        break;
     case SEMEL_SETTING_MEMBER:
         note_member(r, s, node);
         break;
@@ -1012,7 +1078,8 @@ static void set_defaults(struct conf_reader *r, const struct semel_setting_group
 
 static void missing(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *node)
 {
-    struct conf_place place = node->key.p != NULL ? node->key_place : (struct conf_place){0, 0};
+    struct conf_place whole = node == r->tree ? (struct conf_place){0, 0} : node->place;
+    struct conf_place place = node->key.p != NULL ? node->key_place : whole;
     bool below = s->kind >= SEMEL_SETTING_GROUP; /* its own settings say what it must be */
     char type[256];
     semel__conf_type(s, type, sizeof(type));
@@ -1053,7 +1120,8 @@ static void walk(struct conf_reader *r)
     if (r->tree->shape != CONF_MAPPING) {
         if (!r->tree->bad)
             semel__conf_wrong(r, r->tree->place,
-                              "the file must be a mapping that begins with `store:`, and has `routes:` or `outboxes:`");
+                              "the file must be a mapping that begins with `store:`, and has `routes:`, `outboxes:` or "
+                              "`gateways:`");
         return;
     }
     read_group(r, &semel__conf_root, r->tree, (char *)conf);
@@ -1066,10 +1134,12 @@ static void walk(struct conf_reader *r)
     for (size_t i = 0; i < conf->n_routes && !r->failed; i++)
         if (r->routes[i] != NULL)
             again_route(r, i);
-    if (conf->n_routes + conf->n_outboxes == 0 && r->mistakes->n == 0)
-        semel__conf_wrong(r, r->tree->place, "the file has neither routes nor outboxes: there is nothing to run");
+    if (conf->n_routes + conf->n_outboxes + conf->n_gateways == 0 && r->mistakes->n == 0)
+        semel__conf_wrong(r, r->tree->place,
+                          "the file has neither routes nor outboxes nor gateways: there is nothing to run");
     semel__conf_between(r);
     semel__conf_outboxes(r);
+    semel__conf_gateways(r);
 }
 
 /* ==== all of it ================================================================================== */

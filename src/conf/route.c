@@ -462,16 +462,20 @@ static void check_transient(const struct look *l, const struct semel_conf_http *
               l->r->path);
 }
 
-/* A fake server would get the messages, and its answers would be believed. */
-static void check_plain(const struct look *l, const char *below, struct semel_str url)
+bool semel__conf_exposed(struct semel_str url)
 {
     struct semel_str host, port;
     if (!semel__str_given(url) || !semel__setting_scheme(url, "http"))
-        return;
+        return false;
     semel__url_host(url, &host, &port);
-    if (semel__host_is_local(host))
-        return;
-    WRONG(l, below, "%s.%s calls another host without TLS; use https:, or set do.plain: true", l->r->path, below);
+    return !semel__host_is_local(host);
+}
+
+/* A fake server would get the messages, and its answers would be believed. */
+static void check_plain(const struct look *l, const char *below, struct semel_str url)
+{
+    if (semel__conf_exposed(url))
+        WRONG(l, below, "%s.%s calls another host without TLS; use https:, or set do.plain: true", l->r->path, below);
 }
 
 static void check_http(const struct look *l, const struct conf_check *check, struct semel_conf_http *http)
@@ -724,6 +728,24 @@ static void check_admin(struct conf_reader *r, const struct semel_route *route)
         semel__conf_wrong_at(r, semel__conf_place(r, semel__conf_find(r->tree, "admin.listen")), "admin.listen",
                              "admin.listen is the address of routes.%s.%s; give it one of its own", name,
                              endpoints[i].below);
+}
+
+const char *semel__conf_listens(const struct conf_reader *r, const struct semel_setting_server *server, char *out,
+                                size_t size)
+{
+    const struct semel_conf *conf = &r->owned->conf;
+    for (size_t i = 0; i < conf->n_routes && r->routes != NULL; i++) {
+        struct endpoint endpoints[2];
+        const size_t n = r->routes[i] != NULL ? endpoints_of(&conf->routes[i], endpoints) : 0;
+        for (size_t k = 0; k < n; k++)
+            if (same_address(endpoints[k].server, server)) {
+                char name[101];
+                semel__str_show(name, sizeof(name), conf->routes[i].name);
+                snprintf(out, size, "routes.%s.%s", name, endpoints[k].below);
+                return out;
+            }
+    }
+    return NULL;
 }
 
 static void check_store(const struct look *top)

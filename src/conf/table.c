@@ -354,6 +354,147 @@ static const struct semel_setting_spec outbox[] = {
 };
 static const struct semel_setting_group outbox_group = SEMEL_SETTING_GROUP_OF(NULL, outbox);
 
+/* ---- gateways ------------------------------------------------------------------------------------ */
+
+static const char *const key_words[] = {"optional", "required", "off", NULL};
+static const char *const scope_words[] = {"caller", "endpoint", NULL};
+static const char *const down_words[] = {"refuse", "pass", NULL};
+static const char *const unknown_words[] = {"refuse", "reconcile", "retry", NULL};
+
+#define GUARD_BYTES(setting, field, least, text, ...)                                                \
+    {                                                                                                \
+        setting, SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_guard, field),                 \
+            SEMEL_SETTING_RANGE(least, INT64_C(64) << 30), .default_text = text, .help = __VA_ARGS__ \
+    }
+static const struct semel_setting_spec guard[] = {
+    {"match", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf_guard, match),
+     SEMEL_SETTING_RANGE(3, 1024), .example = "\"POST /v1/charges\"",
+     .help = "methods and a path: POST /v1/charges, PUT|DELETE /v1/accounts/{id}, * /v1/{rest*}. The first rule that "
+             "matches a request counts; without one, POST and PATCH are guarded if they have a key"},
+    {"key", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_conf_guard, key), .words = key_words,
+     .default_text = "optional",
+     .help = "required: a request without a key is 400; optional: it passes unguarded; off: nothing is guarded"},
+    {"key_header", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_conf_guard, key_header), SEMEL_SETTING_RANGE(1, 128),
+     .default_text = "Idempotency-Key", .help = "the header that has the key, quoted or bare"},
+    {"key_pointer", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_conf_guard, key_pointer), SEMEL_SETTING_RANGE(1, 512),
+     .help = "where the key is in a JSON body, such as /idempotency_key, instead of the header"},
+    {"key_scope", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_conf_guard, key_scope), .words = scope_words,
+     .default_text = "caller",
+     .help = "whose a key is: the caller's, so that the same key on another path is 422; or one per caller, method and "
+             "path"},
+    {"anonymous", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_guard, anonymous), .default_text = "false",
+     .help = "requests whose caller is not known share one scope, and may get each other's answers; else they are 401"},
+    {"when_down", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_conf_guard, when_down), .words = down_words,
+     .default_text = "refuse",
+     .help = "while the store is away requests are 503 (refuse), or pass unguarded (pass): then they may run twice"},
+    {"store_body", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_guard, store_body), .default_text = "true",
+     .help = "false: bodies of answers are not stored, and a replay has none"},
+    {"ignore", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(semel_conf_guard, ignore), SEMEL_SETTING_RANGE(1, 512),
+     .help = "JSON pointers to members that may differ between a request and its retry, such as /sent_at"},
+    {"headers", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(semel_conf_guard, headers), SEMEL_SETTING_RANGE(1, 128),
+     .help = "headers that may not differ between a request and its retry"},
+    {"outcomes", SEMEL_SETTING_PAIRS, 0, SEMEL_SETTING_IN(semel_conf_guard, outcomes_said), SEMEL_SETTING_RANGE(1, 32),
+     .help =
+         "what becomes of the key, by status (404, 500-599): completed, released or unknown; before the common rule"},
+    {"on_unknown", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_conf_guard, on_unknown), .words = unknown_words,
+     .default_text = "refuse",
+     .help = "a retry of a request whose outcome is unknown: 409 (refuse); ask a URL first (reconcile); or run again, "
+             "where the server behind honours the key itself (retry)"},
+    {"reconcile", SEMEL_SETTING_URL, 0, SEMEL_SETTING_IN(semel_conf_guard, reconcile), .words = http_schemes,
+     .help = "where to ask by GET what became of it; {key} and {caller} in it become those of the request"},
+    {"settle", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_guard, settle_us),
+     SEMEL_SETTING_RANGE(SECOND_US, 30 * DAY_US), .default_note = "twice the upstream's timeout",
+     .help = "not_done of the reconcile counts only so long after the outcome became unknown: the first call may still "
+             "be running"},
+    {"wait", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_guard, wait_us), SEMEL_SETTING_RANGE(0, 5 * MINUTE_US),
+     .default_text = "5s",
+     .help = "how long a request whose key is running waits for that answer, before it is 409; at most the upstream's "
+             "timeout"},
+    {"waiters", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_guard, waiters), SEMEL_SETTING_RANGE(0, 1000),
+     .default_text = "8", .help = "how many requests may wait for one key; more are 409 at once"},
+    {"answer", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_guard, answer_us),
+     SEMEL_SETTING_RANGE(SEMEL_ANSWER_US, SEMEL_KEEP_MAX_US), .default_text = "1d",
+     .help = "how long the answer is kept after completion"},
+    {"keep", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_guard, keep_us),
+     SEMEL_SETTING_RANGE(SEMEL_ANSWER_US, SEMEL_KEEP_MAX_US), .default_text = "30d",
+     .help = "how long the key is kept: a retry gets status and headers without the body; not below answer"},
+    GUARD_BYTES("body_max", body_max, 1, "1048576", "bytes of a request's body; above it 413"),
+    GUARD_BYTES("answer_max", answer_max, 0, "1048576",
+                "bytes of an answer that is stored; above it, it is stored without its body"),
+    GUARD_BYTES("held_max", held_max, 65536, "268435456",
+                "bytes of all bodies and answers of this rule in memory; above it 503"),
+};
+static const struct semel_setting_group guard_group = SEMEL_SETTING_GROUP_OF(NULL, guard);
+
+static const struct semel_setting_spec gateway_upstream[] = {
+    {"url", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf_upstream, url),
+     SEMEL_SETTING_RANGE(6, 1024), .example = "http://127.0.0.1:8000",
+     .help = "the server behind it: http://HOST:PORT, https://HOST:PORT or unix:/PATH"},
+    {"timeout", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_upstream, timeout_us),
+     SEMEL_SETTING_RANGE(100000, HOUR_US), .default_text = "30s",
+     .help = "how long it may take to begin its answer; then the outcome is unknown"},
+    {"connect", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_upstream, connect_us),
+     SEMEL_SETTING_RANGE(10000, 5 * MINUTE_US), .default_text = "5s", .help = "how long it may take to connect"},
+    {"finishes", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_upstream, finishes), .default_text = "false",
+     .help =
+         "it finishes each key by the header Semel-Token, in its own transaction on this store: then a late or doubled "
+         "run cannot commit, and the gateway is ATOMIC"},
+    {"plain", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_upstream, plain), .default_text = "false",
+     .help = "plain HTTP to another host, on a network where nobody else is"},
+    {"ca_file", SEMEL_SETTING_FILE, 0, SEMEL_SETTING_IN(semel_conf_upstream, ca_file),
+     .help = "certificates of those who may sign for an https server; without it those of the system"},
+};
+static const struct semel_setting_group gateway_upstream_group = SEMEL_SETTING_GROUP_OF(NULL, gateway_upstream);
+
+static const struct semel_setting_spec gateway_caller[] = {
+    {"header", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_conf_caller, header), SEMEL_SETTING_RANGE(1, 128),
+     .help = "a header that a proxy in front sets to the authenticated caller, such as X-User-Id; needs trusted_from"},
+    {"trusted_from", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(semel_conf_caller, trusted_from),
+     SEMEL_SETTING_RANGE(1, 64),
+     .help = "networks whose header is believed, such as 127.0.0.1/32, or unix; that of all others is dropped"},
+    {"api_key", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_conf_caller, api_key), SEMEL_SETTING_RANGE(1, 128),
+     .help = "a header that has a static API key, whose digest is the caller; never a token that is renewed"},
+    {"certificate", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_caller, certificate), .default_text = "false",
+     .help = "the subject of the client's certificate is the caller; needs tls.client_ca_file"},
+    {"check", SEMEL_SETTING_URL, 0, SEMEL_SETTING_IN(semel_conf_caller, check), .words = http_schemes,
+     .help =
+         "asked by GET, with the client's Authorization and Cookie, before an answer is replayed: 2xx lets it through, "
+         "401 and 403 are passed on"},
+};
+static const struct semel_setting_group gateway_caller_group = SEMEL_SETTING_GROUP_OF(NULL, gateway_caller);
+
+_Static_assert(offsetof(struct semel_conf_gateway, n_guard) ==
+                   offsetof(struct semel_conf_gateway, guard) + sizeof(struct semel_conf_guard *),
+               "n_guard follows guard");
+static const struct semel_setting_spec gateway[] = {
+    {"listen", SEMEL_SETTING_ADDRESS, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf_gateway, server.address),
+     .example = "127.0.0.1:8081", .help = "where clients, or the proxy in front, connect"},
+    {"upstream", SEMEL_SETTING_GROUP, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf_gateway, upstream),
+     .group = &gateway_upstream_group, .help = "the server behind it"},
+    {"caller", SEMEL_SETTING_GROUP, 0, SEMEL_SETTING_IN(semel_conf_gateway, caller), .group = &gateway_caller_group,
+     .help = "who sends a request: a key is a caller's. One of header, api_key and certificate"},
+    {"guard", SEMEL_SETTING_GROUPS, 0, SEMEL_SETTING_IN(semel_conf_gateway, guard),
+     SEMEL_SETTING_RANGE(1, SEMEL_CONF_GUARDS_MAX), .group = &guard_group, .item_size = sizeof(struct semel_conf_guard),
+     .help = "what is guarded, and how"},
+    {"trusted", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(semel_conf_gateway, trusted), SEMEL_SETTING_RANGE(1, 64),
+     .help = "networks whose X-Forwarded-* headers are believed, such as 10.0.0.0/8, or unix"},
+    {"cors", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(semel_conf_gateway, cors), SEMEL_SETTING_RANGE(8, 255),
+     .help = "origins whose pages may read refusals, such as https://shop.example"},
+    {"threads", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_gateway, threads), SEMEL_SETTING_RANGE(1, 64),
+     .default_text = "1", .help = "how many loops share the address"},
+    {"lease", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_gateway, lease_us),
+     SEMEL_SETTING_RANGE(SECOND_US, DAY_US), .default_text = "60s",
+     .help =
+         "how long a key is held for a process that is gone; renewed while its call runs. Longer than a call may take"},
+    {"key_min", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_gateway, key_min), SEMEL_SETTING_RANGE(1, 255),
+     .default_text = "8", .help = "the least characters of a key"},
+    {"guarded_max", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_gateway, guarded_max),
+     SEMEL_SETTING_RANGE(1, 1000000), .default_text = "10000", .help = "guarded requests at a time; above it 503"},
+    SEMEL_SETTING_PLAIN(semel_conf_gateway),
+    SEMEL_SETTING_TLS_SERVER(semel_conf_gateway),
+};
+static const struct semel_setting_group gateway_group = SEMEL_SETTING_GROUP_OF(NULL, gateway);
+
 static const struct semel_setting_spec root[] = {
     {"store", SEMEL_SETTING_URL, SEMEL_SETTING_REQUIRED | SEMEL_SETTING_SECRET | SEMEL_SETTING_LITERAL,
      SEMEL_SETTING_IN(semel_conf, store), .words = store_schemes, .example = "sqlite:semel.db",
@@ -365,6 +506,8 @@ static const struct semel_setting_spec root[] = {
      .help = "by name; the name is the consumer's and part of every key"},
     {"outboxes", SEMEL_SETTING_OUTBOXES, 0, SEMEL_SETTING_IN(semel_conf, outboxes), .group = &outbox_group,
      .help = "by name; the relay publishes the events that applications put into the outbox of the store"},
+    {"gateways", SEMEL_SETTING_GATEWAYS, 0, SEMEL_SETTING_IN(semel_conf, gateways), .group = &gateway_group,
+     .help = "by name; a reverse proxy in front of one server, which guards idempotency keys"},
     {"admin", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(semel_conf, admin), .group = &admin_group,
      .example = "", .help = "what can be seen and done over HTTP; not said: nothing"},
     {"log", SEMEL_SETTING_GROUP, 0, SEMEL_SETTING_IN(semel_conf, log), .group = &log_group,
@@ -482,8 +625,10 @@ static void walk_setting(const struct walk *w, const struct semel_setting_spec *
         .group = s->kind >= SEMEL_SETTING_GROUP,
     };
     w->each(w->ctx, &shown);
-    if (s->kind == SEMEL_SETTING_ROUTES || s->kind == SEMEL_SETTING_OUTBOXES)
+    if (s->kind >= SEMEL_SETTING_ROUTES)
         snprintf(path + strlen(path), sizeof(path) - strlen(path), ".NAME");
+    if (s->kind == SEMEL_SETTING_GROUPS)
+        snprintf(path + strlen(path), sizeof(path) - strlen(path), "[]");
     if (s->group != NULL)
         walk_group(w, s->group, path, choice);
     for (size_t i = 0; semel__conf_choice(s, i) != NULL; i++)
@@ -607,7 +752,7 @@ static void write_setting(const struct writer *w, const struct semel_setting_spe
         return;
     }
     semel__buf_addf(w->buf, "%*s%s%s:\n", indent, "", live ? "" : "#", s->name);
-    if (s->kind == SEMEL_SETTING_ROUTES || s->kind == SEMEL_SETTING_OUTBOXES) {
+    if (s->kind >= SEMEL_SETTING_ROUTES) {
         indent += 2;
         semel__buf_addf(w->buf, "%*s%s" ROUTE ":\n", indent, "", live ? "" : "#");
     }
@@ -618,6 +763,10 @@ static void write_setting(const struct writer *w, const struct semel_setting_spe
         below = semel__sink_kinds[0]->to;
     if (s->kind == SEMEL_SETTING_ONE_OF)
         below = s->choices[w->handler];
+    if (s->kind == SEMEL_SETTING_GROUPS) {
+        indent += 2;
+        semel__buf_addf(w->buf, "%*s%s-\n", indent, "", live ? "" : "#");
+    }
     write_group(w, below, indent + 2, !live);
 }
 

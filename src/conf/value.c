@@ -198,6 +198,8 @@ void semel__conf_type(const struct semel_setting_spec *s, char *out, size_t size
         [SEMEL_SETTING_SINK] = "a mapping",
         [SEMEL_SETTING_ROUTES] = "a mapping of names to routes",
         [SEMEL_SETTING_OUTBOXES] = "a mapping of names to outboxes",
+        [SEMEL_SETTING_GATEWAYS] = "a mapping of names to gateways",
+        [SEMEL_SETTING_GROUPS] = "a list of mappings",
     };
     if (s->kind == SEMEL_SETTING_WORD)
         words_text(s->words, "one of ", out, size);

@@ -5,8 +5,9 @@
  *
  * Besides the tasks of units there are four: `http` runs the server's loop, `counts` counts rows for the gauges by
  * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), `house` keeps house
- * for consumers that are no routes (house.c), and `api` answers operators, on a connection of its own; on SQLite, which
- * has one per process, on a handle of its own, so that a long list holds workers up for as long as it is read.
+ * for consumers that are no routes and for idempotency keys (house.c), and `api` answers operators, on a connection of
+ * its own; on SQLite, which has one per process, on a handle of its own, so that a long list holds workers up for as
+ * long as it is read.
  */
 #include "daemon/daemon.h"
 
@@ -17,15 +18,18 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "daemon/internal.h"
+#include "store/query.h"
 
 #define TURN_MS 500
 #define STOP_TURN_MS 20
 #define LAST_US (INT64_C(2) * 1000000) /* what is given up needs some time to be recorded */
 #define API_WAIT_MS 200
 #define COUNT_EVERY_MS 5000
+#define KEYS_CAP 10000
 #define COUNT_ARENA_MAX ((size_t)16 << 20)
 
-static const struct semel_unit_kind *const kinds[] = {&semel__daemon_routes, &semel__daemon_outboxes};
+static const struct semel_unit_kind *const kinds[] = {&semel__daemon_routes, &semel__daemon_outboxes,
+                                                      &semel__daemon_gateways};
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
 /* ---- what units share ---------------------------------------------------------------------------- */
@@ -142,6 +146,11 @@ static void list_outboxes(void *ctx, struct semel_buf *json)
     list(ctx, &semel__daemon_outboxes, json);
 }
 
+static void list_gateways(void *ctx, struct semel_buf *json)
+{
+    list(ctx, &semel__daemon_gateways, json);
+}
+
 static void http_turns(void *ctx)
 {
     struct semel_daemon *daemon = ctx;
@@ -197,7 +206,8 @@ semel_status semel__daemon_new(struct semel_daemon **ret, const struct semel_con
     daemon->log = options->log;
     daemon->units_end = &daemon->units;
     (void)gethostname(daemon->host, sizeof daemon->host - 1);
-    daemon->view = (struct semel_serve_view){daemon, alive, ready, list_routes, list_outboxes, http_turns};
+    daemon->view = (struct semel_serve_view){daemon,        alive,         ready,     list_routes,
+                                             list_outboxes, list_gateways, http_turns};
     semel__tasks_init(&daemon->tasks, daemon->log);
     semel__task_add(&daemon->tasks, &daemon->http, "the HTTP server");
     semel__task_add(&daemon->tasks, &daemon->counts, "the task that counts rows");
@@ -245,6 +255,16 @@ static void run_http(void *arg)
         SEMEL__LOG(daemon->log, SEMEL_LOG_ERROR, "cannot serve HTTP", SEMEL_F_Z("error", err.text));
 }
 
+static semel_status count_keys(struct semel_daemon *daemon, struct semel_store *store, struct semel_arena *arena,
+                               struct semel_error *err)
+{
+    struct semel_keys_state state;
+    semel_status status = semel_query_keys_state(store, KEYS_CAP, arena, &state, err);
+    if (status == SEMEL_OK)
+        semel__stats_keys_look(daemon->stats, &state, semel__now(&semel__clock_real));
+    return status;
+}
+
 static void run_counts(void *arg)
 {
     struct semel_daemon *daemon = arg;
@@ -260,6 +280,9 @@ static void run_counts(void *arg)
             semel__task_beat(&daemon->counts);
             status = unit->kind->count(unit, store, &arena, &err);
         }
+        semel__arena_reset(&arena);
+        if (status == SEMEL_OK && store->ops->keys != NULL && !semel__daemon_stopping(daemon))
+            status = count_keys(daemon, store, &arena, &err);
         if (status != SEMEL_OK) {
             SEMEL__LOG(daemon->log, SEMEL_LOG_DEBUG, "cannot count rows for metrics", SEMEL_F_Z("error", err.text));
             semel_store_close(store);
@@ -346,6 +369,8 @@ static void reload(struct semel_daemon *daemon, struct semel_notify *notify)
                                : semel__fail(&err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                                              "the settings could not be read again: every token stays as it was");
     semel__conf_free(fresh);
+    if (status == SEMEL_OK)
+        status = semel__daemon_gateways_reload(daemon, &err);
     if (status == SEMEL_OK)
         SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "reloaded certificates, tokens and secrets",
                    SEMEL_F_INT("units", daemon->n_units));

@@ -52,6 +52,9 @@ struct semel_unit {
 
 extern const struct semel_unit_kind semel__daemon_routes;   /* route.c */
 extern const struct semel_unit_kind semel__daemon_outboxes; /* outbox.c */
+extern const struct semel_unit_kind semel__daemon_gateways; /* gateway.c */
+/* Certificates are read again. */
+semel_status semel__daemon_gateways_reload(struct semel_daemon *daemon, struct semel_error *err);
 
 struct semel_daemon {
     const struct semel_conf *conf;

@@ -49,6 +49,8 @@ struct lane {
 
 struct semel_keeper {
     const struct semel_store_ops *const *drivers;
+    semel_status (*open)(void *ctx, struct semel_store **ret, struct semel_error *err);
+    void *open_ctx;
     struct semel_store_options options;
     char *url, *owner;
     int64_t lease_us;
@@ -238,7 +240,9 @@ static semel_status connect_lane(struct lane *lane, struct semel_error *err)
     if (lane->store != NULL) {
         status = semel_store_reopen(lane->store, err);
     } else {
-        status = semel_store_open(&lane->store, keeper->drivers, keeper->url, &keeper->options, err);
+        status = keeper->open != NULL
+                     ? keeper->open(keeper->open_ctx, &lane->store, err)
+                     : semel_store_open(&lane->store, keeper->drivers, keeper->url, &keeper->options, err);
         if (status == SEMEL_OK && lane->store->ops->keys == NULL)
             status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this store has no idempotency keys");
     }
@@ -622,6 +626,8 @@ semel_status semel__keeper_new(struct semel_keeper **ret, const struct semel_kee
         return semel__fail_memory(err);
     keeper->drivers = settings->drivers;
     keeper->options = settings->options;
+    keeper->open = settings->open;
+    keeper->open_ctx = settings->open_ctx;
     keeper->lease_us = settings->lease_ms * 1000;
     keeper->url = copy(settings->url);
     keeper->owner = copy(settings->owner);

@@ -37,6 +37,9 @@ struct semel_keeper_settings {
     const struct semel_store_ops *const *drivers; /* borrowed as long as the keeper lives */
     const char *url;
     struct semel_store_options options;
+    /* NULL, or: how a store is opened instead, for who has one already (SQLite has one connection per process). */
+    semel_status (*open)(void *ctx, struct semel_store **ret, struct semel_error *err);
+    void *open_ctx;
     int64_t lease_ms;  /* of a claim; renewed while its call runs */
     const char *owner; /* of the leases; must be this process's alone */
 };

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "core/consumer.h"
 #include "core/verdict.h"
-#include "ops/ops.h"
+#include "ops/private.h"
 
 #define HISTORY_MAX 100
 #define PLACES_MAX 100 /* consumers, and sources of each, whose watermark is asked for */
@@ -38,34 +38,17 @@ void semel__ops_done(struct semel_ops *ops)
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
-/* NAME is 'VALUE'; it must be ... */
-__attribute__((format(printf, 3, 4))) static semel_status wrong(struct semel_error *err, const struct semel_option *o,
-                                                                const char *fmt, ...)
-{
-    char name[32], value[64], right[200];
-    va_list list;
-    va_start(list, fmt);
-    vsnprintf(right, sizeof right, fmt, list);
-    va_end(list);
-    semel__str_show(name, sizeof name, o->name);
-    semel__str_show(value, sizeof value, o->value);
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s is '%s'; %s", name, value, right);
-}
-
 static semel_status add_states(const struct semel_option *o, unsigned *states, struct semel_error *err)
 {
-    struct semel_str rest = o->value;
-    for (bool more = true; more;) {
-        const char *comma = rest.n > 0 ? memchr(rest.p, ',', rest.n) : NULL;
-        struct semel_str name = {rest.p, comma != NULL ? (size_t)(comma - rest.p) : rest.n};
+    struct semel_str name;
+    for (size_t from = 0; semel__option_piece(o->value, &from, &name);) {
         enum semel_row_status state;
         if (!semel__row_status_parse(name, &state) || state == SEMEL_STATE_ABSENT)
-            return wrong(err, &(struct semel_option){o->name, name},
-                         "it must be one of processing, completed, failed, waiting, rejected, unknown, dead, stale, "
-                         "prevented, quarantined, or several with commas between");
+            return semel__option_wrong(
+                err, &(struct semel_option){o->name, name},
+                "it must be one of processing, completed, failed, waiting, rejected, unknown, dead, stale, "
+                "prevented, quarantined, or several with commas between");
         *states |= 1u << (unsigned)state;
-        more = comma != NULL;
-        rest = more ? (struct semel_str){comma + 1, rest.n - name.n - 1} : rest;
     }
     return SEMEL_OK;
 }
@@ -80,32 +63,10 @@ static semel_status read_class(const struct semel_option *o, struct semel_str *r
     semel__buf_init(&names, 1000);
     for (cls = SEMEL_CLASS_TRANSIENT; cls <= SEMEL_CLASS_DISCARDED; cls++)
         semel__buf_addf(&names, "%s%s", names.n > 0 ? ", " : "", semel__class_name(cls));
-    semel_status status = wrong(err, o, "it must be one of %.*s", (int)names.n, names.p != NULL ? names.p : "");
+    semel_status status = semel__option_wrong(err, o, "it must be one of %.*s", (int)names.n,
+                                              names.p != NULL ? names.p : "");
     semel__buf_done(&names);
     return status;
-}
-
-static semel_status read_time(const struct semel_option *o, int64_t now_us, int64_t *ret_us, struct semel_error *err)
-{
-    int64_t span_us;
-    if (!semel__duration_parse(o->value, &span_us))
-        return wrong(err, o, "it must be a duration such as 90s, 15m, 12h or 45d");
-    *ret_us = semel__time_add(now_us, -span_us);
-    return SEMEL_OK;
-}
-
-static semel_status read_number(const struct semel_option *o, int64_t low, int64_t high, int64_t *ret,
-                                struct semel_error *err)
-{
-    if (!semel__str_int64(o->value, ret) || *ret < low || *ret > high)
-        return wrong(err, o, "it must be a whole number from %lld to %lld", (long long)low, (long long)high);
-    return SEMEL_OK;
-}
-
-static semel_status read_flag(const struct semel_option *o, bool *ret, struct semel_error *err)
-{
-    *ret = semel__str_eqz(o->value, "true");
-    return *ret || semel__str_eqz(o->value, "false") ? SEMEL_OK : wrong(err, o, "it must be true or false");
 }
 
 /* The place of a text; NULL: the option is none. */
@@ -142,21 +103,18 @@ static semel_status read_option(const struct semel_option *o, int64_t now_us, bo
     if (semel__str_eqz(o->name, "class"))
         return read_class(o, &filter->error_class, err);
     if (semel__str_eqz(o->name, "older"))
-        return read_time(o, now_us, &filter->received_before_us, err);
+        return semel__option_ago(o, now_us, &filter->received_before_us, err);
     if (semel__str_eqz(o->name, "newer"))
-        return read_time(o, now_us, &filter->received_after_us, err);
+        return semel__option_ago(o, now_us, &filter->received_after_us, err);
     if (semel__str_eqz(o->name, "dead")) {
-        semel_status status = read_flag(o, &dead, err);
+        semel_status status = semel__option_flag(o, &dead, err);
         filter->states |= dead ? 1u << (unsigned)SEMEL_STATE_DEAD : 0;
         return status;
     }
-    if (pages && semel__str_eqz(o->name, "limit")) {
-        semel_status status = read_number(o, 1, SEMEL_LIST_MAX, &number, err);
-        q->limit = (size_t)number;
-        return status;
-    }
+    if (pages && semel__str_eqz(o->name, "limit"))
+        return semel__option_limit(o, &q->limit, err);
     if (pages && semel__str_eqz(o->name, "after")) {
-        semel_status status = read_number(o, 0, INT64_MAX, &number, err);
+        semel_status status = semel__option_number(o, 0, INT64_MAX, &number, err);
         q->after = number > 0 ? number : SEMEL_NONE;
         return status;
     }
@@ -175,15 +133,10 @@ static semel_status read_options(const struct semel_option *options, size_t n, i
         .limit = SEMEL_LIST_LIMIT,
         .after = SEMEL_NONE,
     };
-    for (size_t i = 0; i < n; i++) {
-        for (size_t k = 0; k < i && !semel__str_eqz(options[i].name, "status"); k++)
-            if (semel__str_eq(options[i].name, options[k].name))
-                return wrong(err, &options[i], "it is given twice");
-        semel_status status = read_option(&options[i], now_us, pages, ret, err);
-        if (status != SEMEL_OK)
-            return status;
-    }
-    return SEMEL_OK;
+    semel_status status = semel__option_repeats(options, n, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        status = read_option(&options[i], now_us, pages, ret, err);
+    return status;
 }
 
 semel_status semel__ops_filter(const struct semel_option *options, size_t n, int64_t now_us, struct semel_filter *ret,

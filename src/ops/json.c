@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "ops/ops.h"
+#include "ops/private.h"
 
 #define PAYLOAD_MAX 1000000 /* bytes of a payload that is text */
 #define GROUPS_SHOWN 20     /* of a dry run */
@@ -81,9 +81,9 @@ static void fill_try(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "error_text", try->text);
 }
 
-static void fill_act(struct semel_object *one, const void *ctx, size_t i)
+void semel__json_act(struct semel_object *one, const void *ctx, size_t i)
 {
-    const struct semel_act_line *act = &((const struct semel_history *)ctx)->acts[i];
+    const struct semel_act_line *act = &((const struct semel_act_line *)ctx)[i];
     semel__object_time(one, "at", act->at_us);
     semel__object_text(one, "who", act->who);
     semel__object_text(one, "what", act->what);
@@ -148,7 +148,7 @@ static void put_row(struct semel_object *o, const struct semel_row *row)
 }
 
 /* The objects of the document, one after the other; then what stands around them is freed. */
-static void finish(struct semel_buf *buf, struct semel_object *o)
+void semel__json_end(struct semel_buf *buf, struct semel_object *o)
 {
     struct semel_str text = semel__object_end(o);
     semel__buf_add(buf, text.p, text.n);
@@ -180,13 +180,13 @@ void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts
                        waiters > 0 ? h->rivals + holders : NULL);
     semel__object_number(&o, "waiters_count", (int64_t)waiters);
     semel__object_list(&o, "failures", h->n_tries, fill_try, h);
-    semel__object_list(&o, "audit", h->n_acts, fill_act, h);
+    semel__object_list(&o, "audit", h->n_acts, semel__json_act, h->acts);
     semel__object_list(&o, "conflicts", h->n_conflicts, fill_conflict, h);
     semel__object_bool(&o, "more", h->more);
     semel__object_text(&o, "why", semel__buf_str(&why));
     semel__object_text(&o, "next", semel__buf_str(&next));
     o.buf.failed |= why.failed || next.failed;
-    finish(buf, &o);
+    semel__json_end(buf, &o);
     semel__buf_done(&why);
     semel__buf_done(&next);
 }
@@ -215,7 +215,7 @@ void semel__ops_json_answer(struct semel_buf *buf, const struct semel_report *re
     struct semel_object o;
     semel__object_init(&o);
     fill_answer(&o, report, 0);
-    finish(buf, &o);
+    semel__json_end(buf, &o);
 }
 
 static void fill_dry(struct semel_object *one, const void *ctx, size_t i)
@@ -234,7 +234,7 @@ void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_command_kind kind
     semel__object_text(&o, "command", semel__str(semel__command_name(kind)));
     semel__object_number(&o, "messages", total);
     semel__object_list(&o, "groups", groups->n < GROUPS_SHOWN ? groups->n : GROUPS_SHOWN, fill_dry, groups);
-    finish(buf, &o);
+    semel__json_end(buf, &o);
 }
 
 void semel__ops_put_resume(struct semel_buf *buf, const struct semel_selection *selection, const char *store_option)
@@ -279,7 +279,7 @@ void semel__ops_json_selection(struct semel_buf *buf, const struct semel_selecti
     semel__object_text(&o, "cause", semel__str(stopped != NULL ? cause : NULL));
     semel__object_text(&o, "resume", now->left > 0 ? semel__buf_str(&resume) : (struct semel_str){0});
     semel__object_list(&o, "results", n, fill_cause, causes);
-    finish(buf, &o);
+    semel__json_end(buf, &o);
     semel__buf_done(&resume);
 }
 
@@ -314,6 +314,6 @@ void semel__ops_json_consumer(struct semel_buf *buf, const struct semel_policy *
         semel__object_time(&o, "set_by_at", by->at_us);
     }
     o.buf.failed |= settings.failed;
-    finish(buf, &o);
+    semel__json_end(buf, &o);
     semel__buf_done(&settings);
 }

@@ -2,7 +2,7 @@
  *
  * ops.h: what operators do, for the command line and for HTTP: find, list, group and explain messages, give commands to
  * one of them or to a frozen selection, show and change consumers; list, explain, retry and discard the events of the
- * outbox; and all of it as JSON.
+ * outbox; list, explain, resolve and discard idempotency keys; and all of it as JSON.
  *
  * Nothing here prints, asks, sleeps or knows about signals: that is the faces' part. A face reads options or a request,
  * calls one of these, and shows what came of it.
@@ -272,6 +272,78 @@ void semel__ops_json_events(struct semel_buf *buf, const struct semel_events *ev
 void semel__ops_json_event(struct semel_buf *buf, const struct semel_event_facts *facts);
 void semel__ops_json_event_answers(struct semel_buf *buf, const struct semel_event_answer *answers, size_t n);
 void semel__ops_json_event_answer(struct semel_buf *buf, const struct semel_event_answer *answer);
+
+/* ---- idempotency keys (keys.c) ---- */
+
+struct semel_key_query {
+    struct semel_key_filter filter;
+    size_t limit;
+    int64_t after_token;        /* SEMEL_NONE: the first page */
+    struct semel_str after_key; /* the same of completed ones */
+};
+/* status (also several times, or with commas), unknown, stuck, scope, older, limit and after. Nothing: processing and
+ * unknown. INVALID: err begins with the name of the option that is wrong. Strings are borrowed. */
+semel_status semel__ops_key_query(const struct semel_option *options, size_t n, int64_t now_us,
+                                  struct semel_key_query *ret, struct semel_error *err);
+struct semel_key_list {
+    struct semel_key_row *rows;
+    size_t n;
+    bool more;                        /* there is a next page */
+    char after[4 * SEMEL_ID_MAX + 1]; /* the value of its option `after` */
+};
+semel_status semel__ops_keys(struct semel_ops *ops, const struct semel_key_query *query, struct semel_key_list *ret,
+                             struct semel_error *err);
+
+struct semel_key_facts {
+    struct semel_str scope, key;
+    struct semel_key_row *row;   /* NULL: there is no such key; what was done to it may be known all the same */
+    struct semel_act_line *acts; /* newest first */
+    size_t n_acts;
+    int64_t now_us;
+    const char *store; /* the value of --store, for suggested commands; NULL: it was not given */
+};
+/* INVALID: one of them can be no scope or key. */
+semel_status semel__ops_key(struct semel_ops *ops, struct semel_str scope, struct semel_str key, bool with_answer,
+                            struct semel_key_facts *ret, struct semel_error *err);
+/* What a request under it would get, and what would end it. The row is there. */
+void semel__explain_key(const struct semel_key_facts *facts, struct semel_buf *why, struct semel_buf *next);
+
+struct semel_key_instruction {
+    enum semel_command_kind kind; /* RESOLVE or DISCARD */
+    bool not_done;                /* of a resolve: released, because nothing was done */
+    int64_t code;                 /* of a resolve: the answer that it ends with; SEMEL_NONE with not_done */
+    struct semel_str headers;     /* of it; not given: none */
+    struct semel_str body;        /* of it; not given: not kept */
+    bool force;                   /* also while its request is running */
+    int64_t token;                /* it is about this claim, and no later one; SEMEL_NONE: whichever it is */
+    struct semel_str reason;
+};
+/* INVALID: err begins with the name of what is wrong. A dry run needs no reason. */
+semel_status semel__ops_key_check(const struct semel_key_instruction *given, bool dry_run, struct semel_error *err);
+
+enum semel_key_judgement {
+    SEMEL_KEY_ALLOWED,
+    SEMEL_KEY_NO_SUCH,
+    SEMEL_KEY_HAS_ANSWER, /* it never changes */
+    SEMEL_KEY_IS_RUNNING, /* its lease is alive: force would do it */
+    SEMEL_KEY_HAS_CHANGED /* another request has it */
+};
+struct semel_key_told {
+    struct semel_str scope, key;
+    enum semel_answer_kind kind;
+    enum semel_key_judgement judged;
+    const char *status; /* now; NULL: there is no such key */
+    const char *text;   /* follows the key */
+};
+/* In one transaction, with the line of the audit; or what it would do. */
+semel_status semel__ops_key_command(struct semel_ops *ops, const struct semel_key_instruction *given,
+                                    struct semel_str scope, struct semel_str key, bool dry_run,
+                                    struct semel_key_told *ret, struct semel_error *err);
+
+void semel__ops_json_keys(struct semel_buf *buf, const struct semel_key_list *list);
+/* Without body; with headers if the facts have them. */
+void semel__ops_json_key(struct semel_buf *buf, const struct semel_key_facts *facts);
+void semel__ops_json_key_told(struct semel_buf *buf, const struct semel_key_told *told);
 
 /* ---- as JSON (json.c); a document each, with a newline at its end ---- */
 

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/transaction.h"
-#include "ops/ops.h"
+#include "ops/private.h"
 
 #define ACTS_MAX 100
 #define BEHIND_MAX 1000
@@ -22,51 +22,29 @@
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
-static semel_status wrong(struct semel_error *err, const struct semel_option *o, struct semel_str value,
-                          const char *right)
-{
-    char name[32], shown[64];
-    semel__str_show(name, sizeof name, o->name);
-    semel__str_show(shown, sizeof shown, value);
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s is '%s'; %s", name, shown, right);
-}
-
 static semel_status add_statuses(const struct semel_option *o, unsigned *statuses, struct semel_error *err)
 {
-    struct semel_str rest = o->value;
-    for (bool more = true; more;) {
-        const char *comma = rest.n > 0 ? memchr(rest.p, ',', rest.n) : NULL;
-        struct semel_str name = {rest.p, comma != NULL ? (size_t)(comma - rest.p) : rest.n};
+    struct semel_str name;
+    for (size_t from = 0; semel__option_piece(o->value, &from, &name);) {
         unsigned s = SEMEL_EVENT_CREATED;
         while (s <= SEMEL_EVENT_PUBLISHED &&
                !semel__str_eqz(name, semel__event_status_name((enum semel_event_status)s)))
             s++;
         if (s > SEMEL_EVENT_PUBLISHED)
-            return wrong(err, o, name,
-                         "it must be one of created, waiting, publishing, failed, dead, published, or several with "
-                         "commas between");
+            return semel__option_wrong(err, &(struct semel_option){o->name, name},
+                                       "it must be one of created, waiting, publishing, failed, dead, published, or "
+                                       "several with commas between");
         *statuses |= 1u << s;
-        more = comma != NULL;
-        rest = more ? (struct semel_str){comma + 1, rest.n - name.n - 1} : rest;
     }
     return SEMEL_OK;
 }
 
 static semel_status add_flag(const struct semel_option *o, unsigned which, unsigned *statuses, struct semel_error *err)
 {
-    if (semel__str_eqz(o->value, "true"))
-        *statuses |= which;
-    else if (!semel__str_eqz(o->value, "false"))
-        return wrong(err, o, o->value, "it must be true or false");
-    return SEMEL_OK;
-}
-
-static semel_status read_text(const struct semel_option *o, struct semel_str *ret, struct semel_error *err)
-{
-    *ret = o->value;
-    return semel__utf8_valid(o->value) && (o->value.n == 0 || memchr(o->value.p, '\0', o->value.n) == NULL)
-               ? SEMEL_OK
-               : wrong(err, o, o->value, "it must be text in UTF-8");
+    bool flag = false;
+    semel_status status = semel__option_flag(o, &flag, err);
+    *statuses |= flag ? which : 0;
+    return status;
 }
 
 static semel_status read_option(const struct semel_option *o, struct semel_event_query *q, struct semel_error *err)
@@ -79,39 +57,30 @@ static semel_status read_option(const struct semel_option *o, struct semel_event
                  {"aggregateid", &f->aggregateid},
                  {"type", &f->type},
                  {"destination", &f->destination}};
-    int64_t limit;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (semel__str_eqz(o->name, texts[i].name))
-            return read_text(o, texts[i].at, err);
+            return semel__option_text(o, texts[i].at, err);
     if (semel__str_eqz(o->name, "status"))
         return add_statuses(o, &f->statuses, err);
     if (semel__str_eqz(o->name, "dead"))
         return add_flag(o, 1u << SEMEL_EVENT_DEAD, &f->statuses, err);
     if (semel__str_eqz(o->name, "aside"))
         return add_flag(o, ASIDE, &f->statuses, err);
-    if (semel__str_eqz(o->name, "limit")) {
-        if (!semel__str_int64(o->value, &limit) || limit < 1 || limit > SEMEL_LIST_MAX)
-            return wrong(err, o, o->value, "it must be a whole number from 1 to 10000");
-        q->limit = (size_t)limit;
-        return SEMEL_OK;
-    }
+    if (semel__str_eqz(o->name, "limit"))
+        return semel__option_limit(o, &q->limit, err);
     if (semel__str_eqz(o->name, "after"))
         return semel__str_int64(o->value, &q->after) ? SEMEL_OK
-                                                     : wrong(err, o, o->value, "it must be the seq of an event");
-    return wrong(err, o, o->value, "there is no such option here");
+                                                     : semel__option_wrong(err, o, "it must be the seq of an event");
+    return semel__option_wrong(err, o, "there is no such option here");
 }
 
 semel_status semel__ops_event_query(const struct semel_option *options, size_t n, struct semel_event_query *ret,
                                     struct semel_error *err)
 {
-    semel_status status = SEMEL_OK;
+    semel_status status = semel__option_repeats(options, n, err);
     *ret = (struct semel_event_query){.limit = SEMEL_LIST_LIMIT, .after = SEMEL_NONE};
-    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
-        for (size_t k = 0; k < i && !semel__str_eqz(options[i].name, "status"); k++)
-            if (semel__str_eq(options[i].name, options[k].name))
-                return wrong(err, &options[i], options[i].value, "it is given twice");
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         status = read_option(&options[i], ret, err);
-    }
     ret->statuses_given = ret->filter.statuses != 0;
     if (!ret->statuses_given)
         ret->filter.statuses = UNPUBLISHED;
@@ -471,24 +440,6 @@ void semel__ops_json_events(struct semel_buf *buf, const struct semel_events *ev
     semel__json_put_list(buf, events->n, fill_row, events);
 }
 
-static void fill_act(struct semel_object *one, const void *ctx, size_t i)
-{
-    const struct semel_act_line *act = &((const struct semel_act_line *)ctx)[i];
-    semel__object_time(one, "at", act->at_us);
-    semel__object_text(one, "who", act->who);
-    semel__object_text(one, "what", act->what);
-    semel__object_text(one, "reason", act->reason);
-}
-
-static void finish(struct semel_buf *buf, struct semel_object *o)
-{
-    struct semel_str text = semel__object_end(o);
-    semel__buf_add(buf, text.p, text.n);
-    semel__buf_addz(buf, "\n");
-    buf->failed |= o->buf.failed;
-    semel__object_done(o);
-}
-
 void semel__ops_json_event(struct semel_buf *buf, const struct semel_event_facts *f)
 {
     const struct semel_event_row *row = f->row;
@@ -513,11 +464,11 @@ void semel__ops_json_event(struct semel_buf *buf, const struct semel_event_facts
     semel__object_number(&o, "waiters_count", f->place.behind);
     semel__object_text(&o, "relay", f->place.relay_owner);
     semel__object_time(&o, "lease_until", f->place.lease_until_us);
-    semel__object_list(&o, "audit", f->n_acts, fill_act, f->acts);
+    semel__object_list(&o, "audit", f->n_acts, semel__json_act, f->acts);
     semel__object_text(&o, "why", semel__buf_str(&why));
     semel__object_text(&o, "next", semel__buf_str(&next));
     o.buf.failed |= why.failed || next.failed;
-    finish(buf, &o);
+    semel__json_end(buf, &o);
     semel__buf_done(&why);
     semel__buf_done(&next);
 }
@@ -542,5 +493,5 @@ void semel__ops_json_event_answer(struct semel_buf *buf, const struct semel_even
     struct semel_object o;
     semel__object_init(&o);
     fill_answer(&o, answer, 0);
-    finish(buf, &o);
+    semel__json_end(buf, &o);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * query.h: what operators ask of a store on a SQL database: counts, lists, groups, the history of a message, frozen
- * selections, and the events of the outbox.
+ * selections, the events of the outbox, and idempotency keys.
  *
  * Nothing here decides or runs anything. Reads take no locks that a consumer would wait for, and are bounded: a list
  * by `max`, a count by `cap` (it then says "at least"). Strings are copied into the arena.
@@ -13,6 +13,7 @@
 #define SEMEL_STORE_QUERY_H
 
 #include "base/ids.h"
+#include "core/keys.h"
 #include "core/relay.h"
 #include "core/store.h"
 
@@ -150,6 +151,33 @@ struct semel_outbox_state {
     bool holder_shown; /* false: this role may see neither its age nor its query (P116) */
 };
 
+/* ---- idempotency keys: what is read ---- */
+
+/* Everything that is given must match. */
+struct semel_key_filter {
+    unsigned statuses;      /* bit mask 1 << state: processing and unknown together, or completed alone */
+    struct semel_str scope; /* not given: any; completed: required */
+    int64_t before_us;      /* the status was set before; SEMEL_NONE: at any time. Not for completed */
+    int64_t expired_us;     /* their lease ran out before; SEMEL_NONE: leases do not matter. Not for completed */
+};
+
+struct semel_key_row {
+    struct semel_idempotency row; /* headers and body: not given unless they were asked for */
+    int64_t bytes;                /* of the body; SEMEL_NONE: it is not kept */
+};
+
+/* All keys, each figure up to `cap`. */
+#define SEMEL_CAUSES_MAX 16
+struct semel_keys_state {
+    int64_t processing, stuck, unknown; /* stuck: of those that are processing, whose lease ran out */
+    int64_t stuck_us, unknown_us;       /* the lease that ran out first; unknown for longest; SEMEL_NONE */
+    struct {
+        struct semel_str cause; /* the last one may be of all others: not given */
+        int64_t n;
+    } causes[SEMEL_CAUSES_MAX]; /* of unknown, the most frequent first */
+    size_t n_causes;
+};
+
 /* ---- reading ------------------------------------------------------------------------------------- */
 
 /* INVALID of all of them: the store is on no SQL database. */
@@ -227,5 +255,25 @@ semel_status semel_query_event_lock(struct semel_store *store, const struct seme
  * has gone, or a relay is publishing it: roll back. */
 semel_status semel_query_event_change(struct semel_store *store, const struct semel_event_row *row, bool discard,
                                       int64_t now_us, bool *ret_done, struct semel_error *err);
+
+/* ---- idempotency keys ---------------------------------------------------------------------------- */
+
+/* Without answers. Of processing and unknown by their tokens, above after_token (SEMEL_NONE: the first); of completed
+ * by their keys, behind after_key (not given: the first). */
+semel_status semel_query_keys(struct semel_store *store, const struct semel_key_filter *filter, int64_t after_token,
+                              struct semel_str after_key, size_t max, struct semel_arena *arena,
+                              struct semel_key_row **ret, size_t *ret_n, struct semel_error *err);
+/* *ret = NULL: there is none. */
+semel_status semel_query_key(struct semel_store *store, struct semel_str scope, struct semel_str key, bool with_answer,
+                             struct semel_arena *arena, struct semel_key_row **ret, struct semel_error *err);
+/* Inside a transaction: nobody else changes the row until its end. */
+semel_status semel_query_key_lock(struct semel_store *store, struct semel_str scope, struct semel_str key,
+                                  struct semel_error *err);
+/* What operators did to it, newest first. */
+semel_status semel_query_key_acts(struct semel_store *store, struct semel_str scope, struct semel_str key, size_t max,
+                                  struct semel_arena *arena, struct semel_act_line **ret, size_t *ret_n,
+                                  struct semel_error *err);
+semel_status semel_query_keys_state(struct semel_store *store, int64_t cap, struct semel_arena *arena,
+                                    struct semel_keys_state *ret, struct semel_error *err);
 
 #endif

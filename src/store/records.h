@@ -8,7 +8,7 @@
  *   records_counts.c      how many rows, how many events
  *   records_events.c      what operators ask of the outbox and do to its events
  *   records_history.c     what people did; what else is known of one message
- *   records_idempotency.c  idempotency keys
+ *   records_idempotency.c  idempotency keys, and what operators ask of them
  *   records_keep.c        watermark, purge
  *   records_list.c        lists and groups of the inbox; frozen selections
  *   records_mapped.c      a table of the user's in place of the outbox
@@ -63,6 +63,9 @@ semel_status semel__record_row(const struct sql_row *row, struct semel_arena *ar
 /* The columns of the fragment `final_row`. The key is that of `key`. */
 semel_status semel__record_final(const struct sql_row *row, const struct semel_row *key, struct semel_arena *arena,
                                  struct semel_row *ret, struct semel_error *err);
+/* Lines of the audit, by a statement that gives them newest first. */
+semel_status semel__record_acts(struct sql *db, enum sql_id id, const struct sql_set *once, struct semel_arena *arena,
+                                struct semel_act_line **ret, size_t *ret_n, struct semel_error *err);
 #define RECORD_STATUSES 256
 /* "|dead|failed|"; not given: any. */
 struct semel_str semel__record_statuses(unsigned states, char out[RECORD_STATUSES]);

@@ -241,25 +241,10 @@ semel_status semel_query_event_place(struct semel_store *store, const struct sem
 semel_status semel_query_event_acts(struct semel_store *store, const char *id, size_t max, struct semel_arena *arena,
                                     struct semel_act_line **ret, size_t *ret_n, struct semel_error *err)
 {
-    static const struct sql_field fields[] = {
-        SQL_SHOWN(struct semel_act_line, at_us, at, 0),
-        SQL_SHOWN(struct semel_act_line, who, who, SEMEL_ID_MAX),
-        SQL_SHOWN(struct semel_act_line, what, what, SEMEL_ID_MAX),
-        SQL_SHOWN(struct semel_act_line, reason, reason, SEMEL_ERROR_TEXT_MAX),
-    };
     struct sql *db = semel__db_query(store, err);
-    if (db == NULL)
-        return SEMEL_INVALID;
     const struct args args = {.id = semel__str(id), .limit = semel__db_limit(max)};
-    struct sql_list list = {SQL_FIELDS(fields), .arena = arena, .size = sizeof **ret};
-    semel_status status = run_one(db, SQL_event_acts, "reading the audit of an event", &args, semel__db_read_list,
-                                  &list, err);
-    status = semel__db_list_end(&list, status, err);
-    if (status == SEMEL_OK) {
-        *ret = list.items;
-        *ret_n = list.n;
-    }
-    return status;
+    return db != NULL ? semel__record_acts(db, SQL_event_acts, SQL_ONE(args_fields, &args), arena, ret, ret_n, err)
+                      : SEMEL_INVALID;
 }
 
 /* ---- the whole outbox ---------------------------------------------------------------------------- */

@@ -46,6 +46,19 @@ static const struct sql_field act_fields[] = {
     SQL_SHOWN(ACT, reason, reason, SEMEL_ERROR_TEXT_MAX),
 };
 
+semel_status semel__record_acts(struct sql *db, enum sql_id id, const struct sql_set *once, struct semel_arena *arena,
+                                struct semel_act_line **ret, size_t *ret_n, struct semel_error *err)
+{
+    struct sql_list list = {SQL_FIELDS(act_fields), .arena = arena, .size = sizeof(ACT)};
+    semel_status status = semel__db_do(db, "reading the audit", id, once, NULL, semel__db_read_list, &list, err);
+    status = semel__db_list_end(&list, status, err);
+    if (status == SEMEL_OK) {
+        *ret = list.items;
+        *ret_n = list.n;
+    }
+    return status;
+}
+
 #define CONFLICT struct semel_conflict_line
 static const struct sql_field conflict_fields[] = {
     SQL_SHOWN(CONFLICT, fingerprint, digest, FINGERPRINT_MAX),

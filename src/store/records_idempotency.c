@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: MIT
  *
- * records_idempotency.c: idempotency keys. The rules are core's (keys.h); the statements keep what must hold in a race.
+ * records_idempotency.c: idempotency keys, and what operators ask of them. The rules are core's (keys.h); the
+ * statements keep what must hold in a race.
  *
  * Invariants: a claim inserts first and reads in the same trip; it takes a row over only as it was judged. An end names
- * the token, so that it changes the row of that claim or none. A replay writes nothing.
+ * the token, so that it changes the row of that claim or none. A replay writes nothing. What operators read is bounded
+ * (P44), and leaves answers out unless they are asked for.
  */
 #include <assert.h>
 
+#include "base/clock.h"
 #include "core/keys.h"
 #include "store/records.h"
 
 struct args {
     struct semel_str lease_owner;
     int64_t now_us, lease_until_us, limit, token;
+    struct semel_str scope, key, after_key, statuses; /* what operators ask, from here on */
+    int64_t before_us, cap;
+    bool with_answer;
 };
 
 static const struct sql_field args_fields[] = {
@@ -21,6 +27,13 @@ static const struct sql_field args_fields[] = {
     SQL_FIELD(struct args, lease_until_us, lease_until),
     SQL_FIELD(struct args, limit, limit),
     SQL_FIELD(struct args, token, token),
+    SQL_FIELD(struct args, scope, scope),
+    SQL_FIELD(struct args, key, key),
+    SQL_FIELD(struct args, after_key, after_key),
+    SQL_FIELD(struct args, statuses, statuses),
+    SQL_FIELD(struct args, before_us, before),
+    SQL_FIELD(struct args, cap, cap),
+    SQL_FIELD(struct args, with_answer, with_payload),
 };
 
 #define ROW struct semel_idempotency
@@ -260,6 +273,157 @@ static semel_status key_keep(struct semel_store *store, int64_t now_us, int64_t 
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++)
         semel__db_run(db, ids[i], SQL_ONE(args_fields, &args), NULL, count_changes, ret_n);
     return semel__db_flush(db, err);
+}
+
+/* ---- what operators ask -------------------------------------------------------------------------- */
+
+struct listing {
+    struct semel_arena *arena;
+    struct sql_list list;
+};
+
+static semel_status read_shown(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    static const struct sql_field bytes[] = {SQL_SHOWN(struct semel_key_row, bytes, bytes, 0)};
+    struct listing *l = ctx;
+    struct semel_key_row read = {0};
+    struct reading reading = {l->arena, &read.row, 0};
+    semel_status status = read_row(&reading, item, row, err);
+    if (status == SEMEL_OK)
+        status = semel__db_fill(row, SQL_FIELDS(bytes), NULL, &read, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_key_row *place = semel__db_list_add(&l->list);
+    if (place == NULL)
+        return semel__fail_memory(err);
+    *place = read;
+    return SEMEL_OK;
+}
+
+static semel_status read_list(struct semel_store *store, enum sql_id id, const struct args *args,
+                              struct semel_arena *arena, struct semel_key_row **ret, size_t *ret_n,
+                              struct semel_error *err)
+{
+    struct sql *db = semel__db_query(store, err);
+    struct listing l = {.arena = arena, .list = {.arena = arena, .size = sizeof(**ret)}};
+    if (db == NULL)
+        return SEMEL_INVALID;
+    semel_status status = semel__db_do(db, "reading keys", id, SQL_ONE(args_fields, args), NULL, read_shown, &l, err);
+    status = semel__db_list_end(&l.list, status, err);
+    if (status == SEMEL_OK) {
+        *ret = l.list.items;
+        *ret_n = l.list.n;
+    }
+    return status;
+}
+
+semel_status semel_query_keys(struct semel_store *store, const struct semel_key_filter *filter, int64_t after_token,
+                              struct semel_str after_key, size_t max, struct semel_arena *arena,
+                              struct semel_key_row **ret, size_t *ret_n, struct semel_error *err)
+{
+    char statuses[RECORD_STATUSES];
+    const bool completed = (filter->statuses & 1u << SEMEL_STATE_COMPLETED) != 0;
+    const struct args args = {.scope = filter->scope,
+                              .after_key = after_key,
+                              .statuses = semel__record_statuses(filter->statuses, statuses),
+                              .token = after_token != SEMEL_NONE ? after_token : 0,
+                              .before_us = filter->before_us,
+                              .lease_until_us = filter->expired_us,
+                              .limit = semel__db_limit(max)};
+    assert(!completed || semel__str_given(filter->scope));
+    return read_list(store, completed ? SQL_idempotency_list_completed : SQL_idempotency_list, &args, arena, ret, ret_n,
+                     err);
+}
+
+semel_status semel_query_key(struct semel_store *store, struct semel_str scope, struct semel_str key, bool with_answer,
+                             struct semel_arena *arena, struct semel_key_row **ret, struct semel_error *err)
+{
+    const struct args args = {.scope = scope, .key = key, .with_answer = with_answer};
+    size_t n = 0;
+    *ret = NULL;
+    semel_status status = read_list(store, SQL_idempotency_show, &args, arena, ret, &n, err);
+    if (n == 0)
+        *ret = NULL;
+    return status;
+}
+
+semel_status semel_query_key_lock(struct semel_store *store, struct semel_str scope, struct semel_str key,
+                                  struct semel_error *err)
+{
+    const struct args args = {.scope = scope, .key = key};
+    assert(store->in_tx);
+    return semel__db_do(semel__db_of(store), "locking a key", SQL_idempotency_lock, SQL_ONE(args_fields, &args), NULL,
+                        NULL, NULL, err);
+}
+
+semel_status semel_query_key_acts(struct semel_store *store, struct semel_str scope, struct semel_str key, size_t max,
+                                  struct semel_arena *arena, struct semel_act_line **ret, size_t *ret_n,
+                                  struct semel_error *err)
+{
+    struct sql *db = semel__db_query(store, err);
+    const struct args args = {.scope = scope, .key = key, .limit = semel__db_limit(max)};
+    return db != NULL
+               ? semel__record_acts(db, SQL_idempotency_acts, SQL_ONE(args_fields, &args), arena, ret, ret_n, err)
+               : SEMEL_INVALID;
+}
+
+struct counting {
+    struct semel_arena *arena;
+    struct semel_keys_state *state;
+};
+
+/* The rare ones are one. */
+static semel_status read_cause(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    struct one {
+        struct semel_str cause;
+        int64_t n, oldest_us;
+    };
+    static const struct sql_field fields[] = {
+        SQL_SHOWN(struct one, cause, cause, SEMEL_CAUSE_MAX),
+        SQL_SHOWN(struct one, n, count, 0),
+        SQL_SHOWN(struct one, oldest_us, oldest_at, 0),
+    };
+    const struct counting *c = ctx;
+    struct semel_keys_state *s = c->state;
+    struct one one = {.oldest_us = SEMEL_NONE};
+    (void)item;
+    semel_status status = semel__db_fill(row, SQL_FIELDS(fields), s->n_causes < SEMEL_CAUSES_MAX - 1 ? c->arena : NULL,
+                                         &one, err);
+    if (status != SEMEL_OK)
+        return status;
+    s->unknown += one.n;
+    if (s->unknown_us == SEMEL_NONE || (one.oldest_us != SEMEL_NONE && one.oldest_us < s->unknown_us))
+        s->unknown_us = one.oldest_us;
+    if (s->n_causes < SEMEL_CAUSES_MAX - 1)
+        s->causes[s->n_causes].cause = semel__str_given(one.cause) ? one.cause : SEMEL_STR("unknown");
+    s->causes[s->n_causes].n += one.n;
+    s->n_causes += s->n_causes < SEMEL_CAUSES_MAX - 1;
+    return SEMEL_OK;
+}
+
+semel_status semel_query_keys_state(struct semel_store *store, int64_t cap, struct semel_arena *arena,
+                                    struct semel_keys_state *ret, struct semel_error *err)
+{
+    static const struct sql_field fields[] = {
+        SQL_SHOWN(struct semel_keys_state, processing, running_n, 0),
+        SQL_SHOWN(struct semel_keys_state, stuck, stuck_n, 0),
+        SQL_SHOWN(struct semel_keys_state, stuck_us, oldest_at, 0),
+    };
+    struct sql *db = semel__db_query(store, err);
+    const struct args args = {.cap = cap, .now_us = semel__now(&semel__clock_real)};
+    const struct sql_set *once = SQL_ONE(args_fields, &args);
+    struct counting counting = {arena, ret};
+    struct sql_into into = {SQL_FIELDS(fields), NULL, ret, sizeof *ret, 0};
+    *ret = (struct semel_keys_state){.stuck_us = SEMEL_NONE, .unknown_us = SEMEL_NONE};
+    if (db == NULL)
+        return SEMEL_INVALID;
+    semel__db_start(db, "counting keys");
+    semel__db_run(db, SQL_idempotency_count, once, NULL, semel__db_read_item, &into);
+    semel__db_run(db, SQL_idempotency_causes, once, NULL, read_cause, &counting);
+    semel_status status = semel__db_flush(db, err);
+    ret->n_causes += ret->causes[SEMEL_CAUSES_MAX - 1].n > 0;
+    return status;
 }
 
 const struct semel_key_ops semel__record_keys = {

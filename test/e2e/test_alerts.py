@@ -84,7 +84,7 @@ def help_of(*parts):
 def test_a_command_of_a_page_exists_with_its_options(page, command):
     words = shlex.split(command)[1:]
     options = [word for word in words if word.startswith("--")]
-    parts = words[:2] if words[0] in ("inbox", "consumer", "outbox") else words[:1]
+    parts = words[:2] if words[0] in ("inbox", "consumer", "keys", "outbox") else words[:1]
     for option in options:
         assert re.search(rf"(^|[ ,]){option}\b", help_of(*parts), re.MULTILINE), f"{page}: {command}: no {option}"
     assert help_of(*parts)

@@ -196,3 +196,80 @@ def test_the_example_on_the_page_is_right(tmp_path):
     checked = run("check", "-", "--json", stdin=example, env=DATABASE)
     assert checked.code == 0, checked
     assert json.loads(checked.out)["routes"][0]["guarantee"] == "ATOMIC"
+
+
+# ---- gateways ----
+
+
+GATEWAY = {"listen": "127.0.0.1:8081", "upstream": {"url": "http://127.0.0.1:8000"},
+           "caller": {"header": "X-User-Id", "trusted_from": ["127.0.0.1/32", "::1", "unix"]},
+           "guard": [{"match": "POST /v1/charges", "key": "required"}]}
+
+
+def with_gateway(**changes):
+    gateway = {name: value for name, value in {**GATEWAY, **changes}.items() if value is not None}
+    return run("check", "-", "--json", stdin=json.dumps({"store": "sqlite:x.db", "admin": {"listen": "127.0.0.1:9464"},
+                                                         "gateways": {"payments": gateway}}))
+
+
+def rule(**settings):
+    return {"guard": [{"match": "POST /v1/charges", **settings}]}
+
+
+def test_gateway_is_guarded_and_atomic_where_the_server_finishes_keys():  # A8 A9
+    shown = with_gateway().json["gateways"][0]
+    assert shown["guarantee"] == "GUARDED" and shown["guard"][0]["key"] == "required" and "X-User-Id" in shown["caller"]
+    assert with_gateway(upstream={"url": "http://127.0.0.1:8000", "finishes": True}).json["gateways"][0]["guarantee"] \
+        == "ATOMIC"
+    quick = with_gateway(upstream={"url": "unix:/run/app.sock", "timeout": "3s"}).json["gateways"][0]
+    assert quick["guard"][0]["wait_us"] == 3_000_000  # a wait that is not given is never longer than a call
+    asked = with_gateway(**rule(on_unknown="reconcile", reconcile="http://127.0.0.1:8000/by-key/{key}", settle="60s",
+                                outcomes={"404": "completed", "500-599": "released"}))
+    assert asked.code == 0, asked
+    assert with_gateway(caller={"api_key": "X-Api-Key"}).code == with_gateway(threads=4).code == 0
+    assert with_gateway(caller=None, **rule(anonymous=True)).code == 0
+
+
+@pytest.mark.parametrize("path,right,changes", [
+    ("caller", "has no caller", {"caller": None}),
+    ("caller", "has no caller", {"caller": None, "guard": None}),
+    ("caller.header", "trusted_from", {"caller": {"header": "X-User-Id"}}),
+    ("caller.header", "name of a header", {"caller": {"header": "X_User", "trusted_from": ["unix"]}}),
+    ("caller.trusted_from", "networks such as", {"caller": {"header": "X-User", "trusted_from": ["10.0.0.0/33"]}}),
+    ("caller", "one of header", {"caller": {"api_key": "A", "certificate": True}}),
+    ("caller.certificate", "client_ca_file", {"caller": {"certificate": True}}),
+    ("guard[0].wait", "longer than upstream.timeout", rule(wait="31s")),
+    ("guard[0].settle", "below twice", rule(on_unknown="reconcile", reconcile="http://127.0.0.1/{key}",
+                                            settle="59s")),
+    ("guard[0].settle", "is for `on_unknown: reconcile`", rule(settle="1h")),
+    ("guard[0].on_unknown", "no URL to ask", rule(on_unknown="reconcile")),
+    ("guard[0].reconcile", "with `on_unknown: reconcile` only", rule(reconcile="http://127.0.0.1/{key}")),
+    ("guard[0].on_unknown", "refuse, reconcile or retry", rule(on_unknown="repeat")),
+    ("guard[0].keep", "outlives its answer", rule(answer="40d")),
+    ("guard[0].answer", "1d to", rule(answer="1h")),
+    ("guard[0].outcomes", "statuses of 200 to 599", rule(outcomes={"99": "completed"})),
+    ("guard[0].outcomes", "statuses of 200 to 599", rule(outcomes={"404": "done"})),
+    ("guard[0].key_pointer", "both key_header and key_pointer", rule(key_header="K", key_pointer="/k")),
+    ("guard[0].ignore", "JSON pointer", rule(ignore=["sent_at"])),
+    ("guard[0].match", "methods and a path", rule(match="POST v1")),
+    ("guard[0].match", "methods and a path", rule(match="PAY /v1")),
+    ("guard", "a list of 1 to 64 mappings", {"guard": []}),
+    ("guard[0]", "a mapping", {"guard": ["POST /v1"]}),
+    ("guard[0].match", "lacks match", {"guard": [{"key": "off"}]}),
+    ("lease", "outlast a call", {"lease": "35s"}),
+    ("upstream.url", "without a path", {"upstream": {"url": "http://127.0.0.1/v1"}}),
+    ("upstream.url", "without TLS", {"upstream": {"url": "http://10.0.0.7:80"}}),
+    ("listen", "admin.listen", {"listen": "127.0.0.1:9464"}),
+    ("listen", "others can reach", {"listen": "0.0.0.0:8081"}),
+    ("threads", "share a port", {"listen": "unix:/run/gw.sock", "threads": 2}),
+])
+def test_gateway_that_would_not_keep_its_promise_is_refused(path, right, changes):  # P46
+    told = with_gateway(**changes)
+    assert told.code == 1, told
+    assert [m for m in told.json["mistakes"] if m["path"] == f"gateways.payments.{path}" and right in m["text"]], told
+
+
+def test_two_gateways_on_one_address_are_refused():
+    told = run("check", "-", "--json", stdin=json.dumps({"store": "sqlite:x.db", "gateways": {"a": GATEWAY,
+                                                                                             "b": GATEWAY}}))
+    assert told.code == 1 and "gateways.a.listen" in told.json["mistakes"][0]["text"], told

@@ -402,6 +402,36 @@ def test_operator_retries_and_discards_events_by_the_owners_function(letters):
     assert len(audit(letters)) == 4
 
 
+# B4 A7 I27
+def test_operator_resolves_and_discards_keys_by_the_owners_functions(letters):
+    for n, effect in ((1, "outside"), (2, "outside"), (3, "keyed"), (4, "outside")):
+        letters.sql(f"SELECT semel.key_claim('alice', 'key-0000{n}', effect => '{effect}')", role="shop")
+    letters.sql("SELECT semel.key_fail(token, 'unknown', 'timeout') FROM semel.idempotency WHERE key <> 'key-00004'")
+    assert [row["cause"] for row in letters.as_ops("keys", "ls", "--unknown", "--json").json] == ["timeout"] * 3
+    for args, code in ((["resolve", "alice", "key-00001", "--code", "201", "--body", "{}"], 0),
+                       (["resolve", "alice", "key-00002", "--not-done"], 0), (["discard", "alice", "key-00003"], 0),
+                       (["discard", "alice", "key-00001"], 4), (["discard", "alice", "key-00004"], 4),
+                       (["discard", "alice", "key-00003"], 3)):
+        done = letters.as_ops("keys", *args, "--reason", "because")
+        assert done.code == code, (args, done)
+    keys = "SELECT key, status, code, body FROM semel.idempotency ORDER BY key"
+    assert letters.sql(keys) == [("key-00001", "completed", "201", "\\x7b7d"), ("key-00004", "processing", "", "")]
+    assert audit(letters) == [("ops", "keys resolve", "because", "key-00001"),
+                              ("ops", "keys resolve", "because", "key-00002"),
+                              ("ops", "keys discard", "because", "key-00003")]
+    (held,), = letters.sql("SELECT token FROM semel.idempotency WHERE key = 'key-00004'")
+    for text in ("DELETE FROM semel.idempotency", "UPDATE semel.idempotency SET code = 200",
+                 "SELECT FROM semel.idempotency FOR UPDATE", f"SELECT semel.key_finish({held}, 200)"):
+        assert "42501" in refused(letters, text, "ops"), text
+    call = f"SELECT semel._operator_key('{{}}', {held}, NULL, NULL, NULL, {{}}, '{{}}')"
+    assert "42501" in refused(letters, call.format("keys discard", "true", "x"), "shop")
+    assert "a reason of 1 to 1000 bytes" in refused(letters, call.format("keys discard", "true", ""), "ops")
+    assert "22023" in refused(letters, call.format("keys forge", "true", "x"), "ops")
+    assert "its lease is alive" in refused(letters, call.format("keys discard", "false", "x"), "ops")
+    assert letters.as_ops("keys", "discard", "alice", "key-00004", "--force", "--reason", "x").code == 0
+    assert len(letters.sql(keys)) == 1 and len(audit(letters)) == 4
+
+
 def settings_of(shops, consumer):
     return json.loads(shops.sql(f"SELECT settings FROM semel.consumer WHERE consumer = '{consumer}'")[0][0])
 

@@ -280,6 +280,16 @@ def test_events_that_cannot_go_are_told(world):
     world.silent()
 
 
+def test_keys_whose_outcome_is_unknown_are_told(world):
+    # M, A7
+    world.store.sql("SELECT semel.key_claim('alice', 'key-00001', lease => interval '1 second');")
+    wait_for(lambda: world.daemon.metric("semel_idempotency_keys", status="unknown") == 1, "its lease runs out")
+    assert world.daemon.metric("semel_idempotency_unknown_keys", cause="lease_expired") == 1
+    world.fires(("SemelIdempotencyUnknown", None))
+    world.semel("keys", "resolve", "alice", "key-00001", "--code", "201", "--reason", "a drill")
+    world.silent()
+
+
 def test_a_store_that_is_away_is_told(world):  # M
     world.server.stop()
     world.fires(("SemelStoreDown", "books"), ("SemelRowsNotCounted", "books"))

@@ -68,12 +68,12 @@ static void put_group(struct document *d, const struct semel_setting_group *grou
 static void put_below(struct document *d, const struct semel_setting_spec *s, const struct semel_setting_group *below,
                       size_t depth)
 {
-    const bool named = s->kind == SEMEL_SETTING_ROUTES || s->kind == SEMEL_SETTING_OUTBOXES;
-    if (named)
-        semel__buf_addz(&d->buf, "{r: ");
+    const bool named = s->kind >= SEMEL_SETTING_ROUTES, listed = s->kind == SEMEL_SETTING_GROUPS;
+    if (named || listed)
+        semel__buf_addz(&d->buf, named ? "{r: " : "[");
     put_group(d, below, depth);
-    if (named)
-        semel__buf_addz(&d->buf, "}");
+    if (named || listed)
+        semel__buf_addz(&d->buf, named ? "}" : "]");
 }
 
 static void put_target(struct document *d, const struct semel_setting_spec *s)
@@ -235,6 +235,13 @@ static void wrong_word(const struct chain *chain)
         must_take(chain, last(chain)->words[i]);
 }
 
+static void wrong_program(const struct chain *chain)
+{
+    must_say(chain, ONCE, "[/nonexistent]", "which cannot be run: No such file or directory");
+    must_say(chain, ONCE, "[/etc/passwd]", "which cannot be run: Permission denied");
+    must_refuse(chain, "[no-such-program-anywhere]");
+}
+
 static void wrong_by_type(const struct chain *chain)
 {
     switch (last(chain)->kind) {
@@ -280,9 +287,7 @@ static void wrong_by_type(const struct chain *chain)
         must_say(chain, ONCE, "/tmp", "it is not a file");
         break;
     case SEMEL_SETTING_PROGRAM:
-        must_say(chain, ONCE, "[/nonexistent]", "which cannot be run: No such file or directory");
-        must_say(chain, ONCE, "[/etc/passwd]", "which cannot be run: Permission denied");
-        must_refuse(chain, "[no-such-program-anywhere]");
+        wrong_program(chain);
         break;
     case SEMEL_SETTING_MEMBER:
     case SEMEL_SETTING_GROUP:
@@ -291,6 +296,8 @@ static void wrong_by_type(const struct chain *chain)
     case SEMEL_SETTING_SINK:
     case SEMEL_SETTING_ROUTES:
     case SEMEL_SETTING_OUTBOXES:
+    case SEMEL_SETTING_GATEWAYS:
+    case SEMEL_SETTING_GROUPS:
         must_refuse(chain, "zzz");
         break;
     }

@@ -268,6 +268,53 @@ static void rows_by_state_fall_back_to_nothing(void **state)
     assert_line("semel_oldest_row_age_seconds{consumer=\"billing\",status=\"failed\"} 0");
 }
 
+static void causes_of_unknown_keys_fall_back_to_zero_and_rare_ones_are_others(void **state) /* M A7 */
+{
+    (void)state;
+    const int64_t now_us = INT64_C(1700000000) * 1000000;
+    struct semel_keys_state keys = {.processing = 3,
+                                    .stuck = 1,
+                                    .unknown = 5,
+                                    .stuck_us = now_us,
+                                    .unknown_us = now_us - INT64_C(60000000),
+                                    .causes = {{SEMEL_STR("timeout"), 4}, {{NULL, 0}, 1}},
+                                    .n_causes = 2};
+    semel__stats_keys_look(stats, &keys, now_us);
+    assert_line("semel_idempotency_keys{status=\"processing\"} 3");
+    assert_line("semel_idempotency_keys{status=\"unknown\"} 5");
+    assert_line("semel_idempotency_stuck_keys 1");
+    assert_line("semel_idempotency_unknown_keys{cause=\"timeout\"} 4");
+    assert_line("semel_idempotency_unknown_keys{cause=\"_other\"} 1");
+    assert_line("semel_idempotency_oldest_unknown_age_seconds 60");
+    char many[100][16];
+    for (int round = 0; round < 100; round++) { /* causes are an application's own words: series are bounded */
+        snprintf(many[round], sizeof(many[round]), "cause-%d", round);
+        keys.causes[0].cause = semel__str(many[round]);
+        keys.n_causes = 1;
+        semel__stats_keys_look(stats, &keys, now_us);
+    }
+    assert_line("semel_idempotency_unknown_keys{cause=\"timeout\"} 0");
+    assert_line("semel_idempotency_unknown_keys{cause=\"cause-0\"} 0");
+    assert_line("semel_idempotency_unknown_keys{cause=\"_other\"} 4");
+    assert_null(strstr(shown(), "cause-99"));
+}
+
+static void requests_of_a_gateway_are_counted_once_by_difference(void **state) /* M A1 */
+{
+    (void)state;
+    struct semel_gateway_stats *gateway = semel__stats_gateway(stats, SEMEL_STR("payments"), "guarded");
+    assert_non_null(gateway);
+    semel__stats_gateway_result(gateway, "replayed", 5);
+    semel__stats_gateway_result(gateway, "replayed", 7);
+    semel__stats_gateway_unknown(gateway, "timeout", 2);
+    semel__stats_gateway_now(gateway, &(struct semel_gateway_now){.up = true, .running = 4, .held_bytes = 100});
+    assert_line("semel_gateway_info{gateway=\"payments\",guarantee=\"guarded\"} 1");
+    assert_line("semel_gateway_requests_total{gateway=\"payments\",result=\"replayed\"} 7");
+    assert_line("semel_gateway_unknown_total{gateway=\"payments\",cause=\"timeout\"} 2");
+    assert_line("semel_gateway_up{gateway=\"payments\"} 1");
+    assert_line("semel_gateway_running{gateway=\"payments\"} 4");
+}
+
 /* ---- the page ----------------------------------------------------------------------------------------- */
 
 static void the_page_has_every_family_with_its_kind_and_labels(void **state)
@@ -376,6 +423,8 @@ int main(void)
         CASE(alerts_calls_and_the_breaker_are_shown),
         CASE(the_world_is_up_or_was_lost),
         CASE(rows_by_state_fall_back_to_nothing),
+        CASE(causes_of_unknown_keys_fall_back_to_zero_and_rare_ones_are_others),
+        CASE(requests_of_a_gateway_are_counted_once_by_difference),
         CASE(the_page_has_every_family_with_its_kind_and_labels),
         CASE(threads_lose_no_count),
         CASE(without_memory_there_are_no_stats_and_no_leak),

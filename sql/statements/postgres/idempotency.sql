@@ -60,10 +60,17 @@ SET status = 'completed', updated_at = greatest(i.updated_at, :now), lease_until
 FROM :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
 RETURNING b.n
 
+-- operator: idempotency_finish
+SELECT b.n FROM :rows AS b
+WHERE semel._operator_key({what}, b.token, b.code::integer, b.headers, b.body, {forced}, {reason})
+
 -- name: idempotency_release
 -- gives: n
 DELETE FROM semel.idempotency AS i USING :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
 RETURNING b.n
+
+-- operator: idempotency_release
+SELECT b.n FROM :rows AS b WHERE semel._operator_key({what}, b.token, NULL, NULL, NULL, {forced}, {reason})
 
 -- name: idempotency_unknown
 -- gives: n
@@ -113,3 +120,62 @@ DELETE FROM semel.idempotency WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM semel.idempotency
     WHERE status = 'completed' AND key_until <= :now AND key_until::timestamptz(0) <= :now::timestamptz(0)
     ORDER BY key_until::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))
+
+-- fragment: idempotency_shown_names
+scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lease_owner, answer_us, keep_us, cause,
+code, headers, bytes, body, completed_at, answer_until, key_until, origin, rule, traceparent
+
+-- fragment: idempotency_shown
+-- What operators read: the answer itself only where it is asked for.
+i.scope, i.key, i.status, i.token, i.fingerprint, i.created_at, i.updated_at, i.lease_until, i.lease_owner, i.answer_us,
+i.keep_us, i.cause, i.code, CASE WHEN :with_payload THEN i.headers END AS headers,
+pg_catalog.octet_length(i.body)::bigint AS bytes, CASE WHEN :with_payload THEN i.body END AS body, i.completed_at,
+i.answer_until, i.key_until, i.origin, i.rule, i.traceparent
+
+-- name: idempotency_list
+-- Keys without an answer, by their tokens: in the order of their claims.
+-- gives: {idempotency_shown_names}
+SELECT {idempotency_shown} FROM semel.idempotency AS i
+WHERE i.status IN ('processing', 'unknown') AND pg_catalog.strpos(:statuses, '|' || i.status || '|') > 0
+  AND i.token > :token AND (:scope IS NULL OR i.scope = :scope) AND (:before IS NULL OR i.updated_at < :before)
+  AND (:lease_until IS NULL OR i.lease_until < :lease_until)
+ORDER BY i.token LIMIT :limit
+
+-- name: idempotency_list_completed
+-- Of one caller, by key.
+-- gives: {idempotency_shown_names}
+SELECT {idempotency_shown} FROM semel.idempotency AS i
+WHERE i.scope = :scope AND i.key > :after_key AND i.status = 'completed' ORDER BY i.key LIMIT :limit
+
+-- name: idempotency_show
+-- gives: {idempotency_shown_names}
+SELECT {idempotency_shown} FROM semel.idempotency AS i WHERE i.scope = :scope AND i.key = :key
+
+-- name: idempotency_lock
+SELECT i.token FROM semel.idempotency AS i WHERE i.scope = :scope AND i.key = :key FOR UPDATE
+
+-- operator: idempotency_lock
+SELECT semel._operator_key_lock(:scope, :key)
+
+-- name: idempotency_acts
+-- What operators did to it, newest first.
+-- gives: at, who, what, reason
+SELECT a.at, a.who, a.what, a.reason FROM semel.audit AS a
+WHERE a.consumer IS NULL AND a.source = :scope AND a.message_id = :key ORDER BY a.id DESC LIMIT :limit
+
+-- name: idempotency_count
+-- Each up to a cap; the oldest: whose lease ran out first.
+-- gives: running_n, stuck_n, oldest_at
+SELECT (SELECT pg_catalog.count(*) FROM (
+            SELECT FROM semel.idempotency AS i WHERE i.status = 'processing' LIMIT :cap) AS r) AS running_n,
+    pg_catalog.count(*) AS stuck_n, pg_catalog.min(s.lease_until) AS oldest_at
+FROM (SELECT i.lease_until FROM semel.idempotency AS i
+      WHERE i.status = 'processing' AND i.lease_until < :now ORDER BY i.lease_until LIMIT :cap) AS s
+
+-- name: idempotency_causes
+-- Of those whose outcome is unknown, the oldest up to a cap.
+-- gives: cause, count, oldest_at
+SELECT u.cause, pg_catalog.count(*) AS count, pg_catalog.min(u.updated_at) AS oldest_at
+FROM (SELECT i.cause, i.updated_at FROM semel.idempotency AS i
+      WHERE i.status = 'unknown' ORDER BY i.updated_at LIMIT :cap) AS u
+GROUP BY u.cause ORDER BY 2 DESC, 1

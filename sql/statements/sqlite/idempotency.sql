@@ -86,3 +86,57 @@ WHERE rowid IN (SELECT rowid FROM main.semel_idempotency WHERE body IS NOT NULL 
 DELETE FROM main.semel_idempotency
 WHERE rowid IN (SELECT rowid FROM main.semel_idempotency WHERE status = 'completed' AND key_until <= :now
                 ORDER BY key_until LIMIT :limit)
+
+-- fragment: idempotency_shown_names
+scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lease_owner, answer_us, keep_us, cause,
+code, headers, bytes, body, completed_at, answer_until, key_until, origin, rule, traceparent
+
+-- fragment: idempotency_shown
+-- What operators read: the answer itself only where it is asked for.
+scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lease_owner, answer_us, keep_us, cause,
+code, CASE WHEN :with_payload THEN headers END AS headers, length(body) AS bytes,
+CASE WHEN :with_payload THEN body END AS body, completed_at, answer_until, key_until, origin, rule, traceparent
+
+-- name: idempotency_list
+-- Keys without an answer, by their tokens: in the order of their claims.
+-- gives: {idempotency_shown_names}
+SELECT {idempotency_shown} FROM main.semel_idempotency
+WHERE status IN ('processing', 'unknown') AND instr(:statuses, '|' || status || '|') > 0
+  AND token > :token AND (:scope IS NULL OR scope = :scope) AND (:before IS NULL OR updated_at < :before)
+  AND (:lease_until IS NULL OR lease_until < :lease_until)
+ORDER BY token LIMIT :limit
+
+-- name: idempotency_list_completed
+-- Of one caller, by key.
+-- gives: {idempotency_shown_names}
+SELECT {idempotency_shown} FROM main.semel_idempotency
+WHERE scope = :scope AND key > :after_key AND +status = 'completed' ORDER BY key LIMIT :limit
+
+-- name: idempotency_show
+-- gives: {idempotency_shown_names}
+SELECT {idempotency_shown} FROM main.semel_idempotency WHERE scope = :scope AND key = :key
+
+-- name: idempotency_lock
+-- none: begin has the write lock
+
+-- name: idempotency_acts
+-- What operators did to it, newest first.
+-- gives: at, who, what, reason
+SELECT at, who, what, reason FROM main.semel_audit
+WHERE consumer IS NULL AND source = :scope AND message_id = :key ORDER BY id DESC LIMIT :limit
+
+-- name: idempotency_count
+-- Each up to a cap; the oldest: whose lease ran out first.
+-- gives: running_n, stuck_n, oldest_at
+SELECT (SELECT count(*) FROM (
+            SELECT 1 FROM main.semel_idempotency WHERE status = 'processing' LIMIT :cap)) AS running_n,
+    count(*) AS stuck_n, min(lease_until) AS oldest_at
+FROM (SELECT lease_until FROM main.semel_idempotency
+      WHERE status = 'processing' AND lease_until < :now ORDER BY lease_until LIMIT :cap)
+
+-- name: idempotency_causes
+-- Of those whose outcome is unknown, the oldest up to a cap.
+-- gives: cause, count, oldest_at
+SELECT cause, count(*) AS count, min(updated_at) AS oldest_at
+FROM (SELECT cause, updated_at FROM main.semel_idempotency WHERE status = 'unknown' ORDER BY updated_at LIMIT :cap)
+GROUP BY cause ORDER BY 2 DESC, 1

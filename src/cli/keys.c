@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * keys.c: the command `semel keys`: ls, show, resolve, discard; a skin on ops/keys.c: it reads options and prints.
+ * reconcile is in reconcile.c.
+ *
+ * Invariants: nothing of a key reaches a terminal as it is. What was answered is printed only with --headers and
+ * --body, and a body only where it is text or goes to a file.
+ */
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/cli.h"
+#include "ops/ops.h"
+
+/* ---- ls ------------------------------------------------------------------------------------------ */
+
+static const char *const no_names[] = {NULL};
+static const char *const text_filters[] = {"status", "scope", "older", NULL};
+static const char *const flag_filters[] = {"unknown", "stuck", NULL};
+static const struct cli_filter filters = {no_names, text_filters, flag_filters};
+
+enum column { SCOPE, KEY, STATUS, CAUSE, RULE, CREATED, UPDATED, LEASE, OWNER, CODE, BYTES, COLUMNS };
+
+static const struct cli_column columns[COLUMNS] = {
+    [SCOPE] = {"scope", CLI_TEXT, true},         [KEY] = {"key", CLI_TEXT, false},
+    [STATUS] = {"status", CLI_TEXT, false},      [CAUSE] = {"cause", CLI_TEXT, true},
+    [RULE] = {"rule", CLI_TEXT, true},           [CREATED] = {"created", CLI_TIME, false},
+    [UPDATED] = {"updated", CLI_TIME, false},    [LEASE] = {"lease_until", CLI_TIME, false},
+    [OWNER] = {"lease_owner", CLI_TEXT, true},   [CODE] = {"code", CLI_NUMBER, false},
+    [BYTES] = {"body_bytes", CLI_NUMBER, false},
+};
+
+static struct semel_str cell(size_t column, const void *ctx, size_t i, int64_t *ret_number)
+{
+    const struct semel_key_row *shown = &((const struct semel_key_list *)ctx)->rows[i];
+    const struct semel_idempotency *row = &shown->row;
+    const struct semel_str texts[COLUMNS] = {
+        [SCOPE] = row->scope, [KEY] = row->key,   [STATUS] = semel__str(semel__row_status_name(row->status)),
+        [CAUSE] = row->cause, [RULE] = row->rule, [OWNER] = row->lease_owner,
+    };
+    const int64_t numbers[COLUMNS] = {[CREATED] = row->created_us,
+                                      [UPDATED] = row->updated_us,
+                                      [LEASE] = row->lease_until_us,
+                                      [CODE] = row->code,
+                                      [BYTES] = shown->bytes};
+    *ret_number = numbers[column];
+    return texts[column];
+}
+
+static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
+                const struct semel_key_query *query)
+{
+    struct semel_error err = {0};
+    struct semel_key_list keys;
+    struct semel_buf json;
+    int code = CLI_OK;
+    semel_status status = semel__ops_keys(ops, query, &keys, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "listing keys");
+    if (cli->json) {
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_keys(&json, &keys);
+        code = cli_json_print(&json);
+    } else if (keys.n > 0) {
+        code = cli_rows_print(cli, &(struct cli_rows){columns, COLUMNS, cell, &keys, keys.n});
+    } else {
+        cli_say(cli, "no keys");
+    }
+    if (keys.more)
+        cli_filter_next(args, &filters, "keys ls", query->limit, semel__str(keys.after));
+    return code;
+}
+
+static int run_ls(struct cli *cli, const struct cli_args *args)
+{
+    struct semel_option options[CLI_FILTER_MAX];
+    struct semel_key_query query;
+    struct semel_error err = {0};
+    struct semel_ops ops;
+    size_t n;
+    int code = cli_filter_read(args, &filters, true, options, &n);
+    if (code == CLI_OK && semel__ops_key_query(options, n, semel__now(&semel__clock_real), &query, &err) != SEMEL_OK)
+        code = cli_fail(CLI_USAGE, "--%s", err.text);
+    if (code == CLI_OK)
+        code = cli_ops_open(cli, args, false, &ops);
+    if (code != CLI_OK)
+        return code;
+    code = list(cli, args, &ops, &query);
+    cli_ops_close(&ops);
+    return code;
+}
+
+static const struct cli_option ls_options[] = {
+    {"status", 's', "STATUS...", "only in these: processing, unknown, both with a comma between, or completed"},
+    {"unknown", 'u', NULL, "the same as --status unknown"},
+    {"stuck", 0, NULL, "only processing ones whose lease ran out"},
+    {"scope", 0, "CALLER", "only of this caller; needed for completed ones"},
+    {"older", 0, "DURATION", "only if the status was set longer ago, e.g. 15m"},
+    {"limit", 'n', "N", "at most N lines (default 50, at most 10000)"},
+    {"after", 0, "PLACE", "the next page, as the page before names it"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command ls = {
+    .name = "ls",
+    .summary = "list keys that have no answer yet, in the order of their claims; or answered ones of a caller",
+    .operands = "",
+    .options = ls_options,
+    .help = "A key is processing while its request runs, unknown when nobody knows whether its work was done, and\n"
+            "completed when it has its answer. Answers are not shown.\n"
+            "\n"
+            "Examples:\n"
+            "  semel keys ls --unknown --older 15m\n"
+            "  semel keys ls --status completed --scope customer-17",
+    .run = run_ls,
+};
+
+/* ---- show ---------------------------------------------------------------------------------------- */
+
+static void say_row(const struct cli *cli, const struct semel_key_facts *f)
+{
+    const struct semel_idempotency *row = &f->row->row;
+    cli_field(cli, "scope", row->scope);
+    cli_field(cli, "key", row->key);
+    cli_field(cli, "status", semel__str(semel__row_status_name(row->status)));
+    cli_field(cli, "cause", row->cause);
+    cli_field(cli, "rule", row->rule);
+    cli_field_when(cli, "created", row->created_us, f->now_us);
+    cli_field_when(cli, "updated", row->updated_us, f->now_us);
+    cli_field(cli, "lease owner", row->lease_owner);
+    cli_field_when(cli, "lease until", row->lease_until_us, f->now_us);
+    cli_field(cli, "traceparent", row->traceparent);
+    if (row->code != SEMEL_NONE)
+        cli_say(cli, "%-14s%lld", "code", (long long)row->code);
+    cli_field(cli, "headers", row->headers);
+    if (f->row->bytes != SEMEL_NONE)
+        cli_say(cli, "%-14s%lld bytes; --body writes them", "body", (long long)f->row->bytes);
+    cli_field_when(cli, "answer until", row->answer_until_us, f->now_us);
+    cli_field_when(cli, "key until", row->key_until_us, f->now_us);
+    cli_field_acts(cli, f->acts, f->n_acts);
+}
+
+static int tell_none(const struct semel_key_facts *f)
+{
+    char scope[SEMEL_ID_MAX + 1], key[SEMEL_ID_MAX + 1], act[CLI_ACT_MAX];
+    semel__str_show(scope, sizeof scope, f->scope);
+    semel__str_show(key, sizeof key, f->key);
+    int code = cli_fail(CLI_NOTHING,
+                        "caller '%s' has no key '%s': it was released, its lifetime is over, or it never was", scope,
+                        key);
+    if (f->n_acts > 0) {
+        cli_act_show(&f->acts[0], act);
+        cli_fail(code, "the audit has, last: %s", act);
+    }
+    return code;
+}
+
+static int print_body(const struct semel_key_row *row)
+{
+    if (row->row.status != SEMEL_STATE_COMPLETED)
+        return cli_fail(CLI_REFUSED, "this key has no answer yet");
+    if (row->bytes == SEMEL_NONE)
+        return cli_fail(CLI_REFUSED, "the body of this answer is not kept");
+    return cli_payload_print(row->row.body);
+}
+
+static int print_all(const struct cli *cli, const struct semel_key_facts *f)
+{
+    struct semel_buf why, next;
+    int code = CLI_OK;
+    if (cli->json) {
+        struct semel_buf json;
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_key(&json, f);
+        return cli_json_print(&json);
+    }
+    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
+    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
+    semel__explain_key(f, &why, &next);
+    if (why.failed || next.failed) {
+        code = cli_fail(CLI_FAILED, "out of memory");
+    } else {
+        say_row(cli, f);
+        cli_say(cli, "%s", "");
+        cli_say_lines(cli, &why);
+        cli_say_lines(cli, &next);
+    }
+    semel__buf_done(&why);
+    semel__buf_done(&next);
+    return code;
+}
+
+/* INVALID and PERMANENT: what was given can be no scope or key. */
+static int fail_name(semel_status status, const struct semel_error *err, const char *doing)
+{
+    if (status == SEMEL_INVALID && err->cls == SEMEL_CLASS_PERMANENT)
+        return cli_fail(CLI_USAGE, "%s", err->text);
+    return cli_fail_error(status, err, doing);
+}
+
+static int run_show(struct cli *cli, const struct cli_args *args)
+{
+    const bool body = cli_flag(args, "body"), headers = cli_flag(args, "headers");
+    struct semel_key_facts facts;
+    struct semel_error err = {0};
+    struct semel_ops ops;
+    if (body && (cli->json || headers))
+        return cli_fail(CLI_USAGE, "--body writes the bytes as they are, and nothing else; give it alone");
+    int code = cli_ops_open(cli, args, false, &ops);
+    if (code != CLI_OK)
+        return code;
+    semel_status status = semel__ops_key(&ops, semel__str(cli_operand(args, 0)), semel__str(cli_operand(args, 1)),
+                                         body || headers, &facts, &err);
+    if (status != SEMEL_OK)
+        code = fail_name(status, &err, "looking for the key");
+    else if (facts.row == NULL)
+        code = tell_none(&facts);
+    else
+        code = body ? print_body(facts.row) : print_all(cli, &facts);
+    cli_ops_close(&ops);
+    return code;
+}
+
+static const struct cli_option show_options[] = {
+    {"headers", 0, NULL, "also the headers of the stored answer"},
+    {"body", 0, NULL, "write the body of the stored answer alone, byte for byte"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command show_command = {
+    .name = "show",
+    .summary = "show one key, and say what a request under it gets and what would end it",
+    .operands = "CALLER KEY",
+    .operands_min = 2,
+    .operands_max = 2,
+    .options = show_options,
+    .help = "Shows the row, what operators did to it, and then in words what it waits for. A stored answer may be\n"
+            "private: its headers and body are left out unless they are asked for.\n"
+            "\n"
+            "Example:\n"
+            "  semel keys show customer-17 7d0f1f2e-8a4b-4c55",
+    .run = run_show,
+};
+
+/* ---- resolve, discard ---------------------------------------------------------------------------- */
+
+static int act(struct cli *cli, const struct cli_args *args, const struct semel_key_instruction *given)
+{
+    const char *key = cli_operand(args, 1);
+    char shown[SEMEL_ID_MAX + 1];
+    struct semel_key_told told;
+    struct semel_error err = {0};
+    struct semel_ops ops;
+    int code = cli_ops_open(cli, args, true, &ops);
+    if (code != CLI_OK)
+        return code;
+    semel_status status = semel__ops_key_command(&ops, given, semel__str(cli_operand(args, 0)), semel__str(key),
+                                                 cli_flag(args, "dry-run"), &told, &err);
+    cli_ops_close(&ops);
+    if (status != SEMEL_OK)
+        return fail_name(status, &err, semel__command_name(given->kind));
+    semel__str_show(shown, sizeof shown, semel__str(key));
+    if (told.kind == SEMEL_DID || told.kind == SEMEL_WOULD)
+        cli_say(cli, "%s %s", shown, told.text);
+    else
+        code = cli_fail(told.judged == SEMEL_KEY_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", shown, told.text);
+    if (cli->json) {
+        struct semel_buf json;
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_key_told(&json, &told);
+        const int printed = cli_json_print(&json);
+        code = printed != CLI_OK ? printed : code;
+    }
+    return code;
+}
+
+static int run(struct cli *cli, const struct cli_args *args, struct semel_key_instruction *given)
+{
+    struct semel_error err = {0};
+    const bool dry = cli_flag(args, "dry-run");
+    given->force = cli_flag(args, "force");
+    int code = cli_reason(args, !dry, &given->reason);
+    if (code == CLI_OK && semel__ops_key_check(given, dry, &err) != SEMEL_OK)
+        code = cli_fail(CLI_USAGE, "--%s", err.text);
+    return code == CLI_OK ? act(cli, args, given) : code;
+}
+
+static int run_resolve(struct cli *cli, const struct cli_args *args)
+{
+    const char *body = cli_value(args, "body");
+    struct semel_key_instruction given = {.kind = SEMEL_COMMAND_RESOLVE,
+                                          .not_done = cli_flag(args, "not-done"),
+                                          .token = SEMEL_NONE,
+                                          .headers = semel__str(cli_value(args, "headers"))};
+    if (!cli_int(args, "code", 200, 599, SEMEL_NONE, &given.code))
+        return CLI_USAGE;
+    int code = body != NULL ? cli_input(cli, body, "the body", SEMEL_ANSWER_BODY_MAX, &given.body) : CLI_OK;
+    return code == CLI_OK ? run(cli, args, &given) : code;
+}
+
+static int run_discard(struct cli *cli, const struct cli_args *args)
+{
+    return run(cli, args,
+               &(struct semel_key_instruction){.kind = SEMEL_COMMAND_DISCARD, .code = SEMEL_NONE, .token = SEMEL_NONE});
+}
+
+#define ACT_OPTIONS                                                                                      \
+    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"}, \
+        {"force", 0, NULL, "also while its request is running: then its work may be done twice"},        \
+        {"dry-run", 0, NULL, "say what would happen, and change nothing"}, CLI_STORE_OPTION,             \
+    {                                                                                                    \
+        NULL, 0, NULL, NULL                                                                              \
+    }
+
+static const struct cli_option resolve_options[] = {
+    {"code", 0, "STATUS", "the work was done: the status of its answer, 200 to 599"},
+    {"headers", 0, "JSON", "the headers of that answer, as an array of pairs"},
+    {"body", 0, "TEXT|@FILE|-", "the body of that answer (default: not kept)"},
+    {"not-done", 0, NULL, "the work was not done: release the key"},
+    ACT_OPTIONS,
+};
+
+static const struct cli_option discard_options[] = {ACT_OPTIONS};
+
+static const struct cli_command resolve = {
+    .name = "resolve",
+    .summary = "end a key whose outcome is unknown, by what you found out",
+    .operands = "CALLER KEY",
+    .operands_min = 2,
+    .operands_max = 2,
+    .options = resolve_options,
+    .help = "With --code the key is completed, and the same request gets this answer from now on. With --not-done it\n"
+            "is released, and the next request runs. Only somebody who has looked can know which of them is true.\n"
+            "\n"
+            "Examples:\n"
+            "  semel keys resolve customer-17 7d0f1f2e-8a4b-4c55 --code 201 --body @charge.json --reason 'ticket 811'\n"
+            "  semel keys resolve customer-17 7d0f1f2e-8a4b-4c55 --not-done --reason 'no charge at the bank'",
+    .run = run_resolve,
+};
+
+static const struct cli_command discard = {
+    .name = "discard",
+    .summary = "release a key without an answer, whatever became of its work",
+    .operands = "CALLER KEY",
+    .operands_min = 2,
+    .operands_max = 2,
+    .options = discard_options,
+    .help =
+        "The row is removed, and the next request under the key runs. If the work was done, it is done again: where\n"
+        "that matters, find out first, and use semel keys resolve. A key that has its answer is refused.\n"
+        "\n"
+        "Example:\n"
+        "  semel keys discard customer-17 7d0f1f2e-8a4b-4c55 --reason 'test data'",
+    .run = run_discard,
+};
+
+static const struct cli_command *const children[] = {
+    &ls,
+    &show_command,
+    &resolve,
+    &discard,
+#ifdef SEMEL_WITH_RUN
+    &cli_keys_reconcile,
+#endif
+    NULL,
+};
+
+const struct cli_command cli_keys = {
+    .name = "keys",
+    .summary = "list, explain, resolve, discard and reconcile idempotency keys",
+    .operands = "COMMAND",
+    .help =
+        "semel keys ls --unknown lists keys whose outcome nobody knows, and semel keys show CALLER KEY says in words\n"
+        "what would end one.",
+    .children = children,
+};

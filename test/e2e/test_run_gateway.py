@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""Gateways of `semel run`, by its settings file: guarded requests on both stores, metrics, operators, stops."""
+import http.client
+import http.server
+import json
+import threading
+
+import pytest
+
+from conftest import wait_for
+from daemon import Daemon
+from pg import free_port, pg, pg_server  # noqa: F401 (fixtures)
+
+
+class Upstream:
+    """A server that counts its calls: /charges does its work, /hang closes without an answer, /slow waits for leave."""
+
+    def __init__(self):
+        self.calls, self.leave, self.entered = [], threading.Event(), threading.Event()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                outer.calls.append((self.path, self.headers["Idempotency-Key"], body))
+                if self.path == "/hang":
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                if self.path == "/slow":
+                    outer.entered.set()
+                    outer.leave.wait(60)
+                answer = json.dumps({"call": len(outer.calls)}).encode()
+                self.send_response(201)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def do_GET(self):  # a reconcile: done, but what has `not` in its key
+                state = {"state": "not_done"} if "not" in self.path else {"state": "done", "status": 201,
+                                                                          "outcome": {"found": True}}
+                answer = json.dumps(state).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.leave.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class World:
+    def __init__(self, folder, store, server, **more):
+        self.store, self.port = store, free_port()
+        guard = [{"match": "POST /charges", "key": "required"}, {"match": "POST /{rest*}", "wait": "1s"}]
+        gateway = {"listen": f"127.0.0.1:{self.port}", "upstream": {"url": server.url, "timeout": "20s"},
+                   "caller": {"header": "X-User", "trusted_from": ["127.0.0.1"]}, "guard": guard, **more}
+        self.daemon = Daemon(folder, {"store": store.url, "gateways": {"payments": gateway}})
+
+    def post(self, path, key=None, body=b"{}", caller="alice"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Content-Type": "application/json", **({"Idempotency-Key": key} if key else {}),
+                   **({"X-User": caller} if caller else {})}
+        try:
+            connection.request("POST", path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(), answer.headers
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def upstream():
+    with Upstream() as made:
+        yield made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shop(request):
+    return request.getfixturevalue("store" if request.param == "sqlite" else "pg")
+
+
+# A1 A2 A4 A8 M
+def test_request_is_done_once_and_operators_see_its_key(shop, upstream, tmp_path):
+    world = World(tmp_path, shop, upstream, threads=2)
+    with world.daemon as daemon:
+        daemon.ready()
+        first, again = world.post("/charges", "key-00001"), world.post("/charges", "key-00001")
+        assert first[0] == again[0] == 201 and first[1] == again[1] and len(upstream.calls) == 1
+        assert again[2]["Idempotent-Replayed"] == "true" and first[2]["Idempotent-Replayed"] is None
+        assert world.post("/charges", "key-00001", b"{\"cents\": 2}")[0] == 422
+        assert world.post("/charges")[0] == 400
+        assert world.post("/charges", "key-00001", caller=None)[0] == 401
+        assert world.post("/charges", "key-00001", caller="bob")[0] == 201 and len(upstream.calls) == 2
+        assert world.post("/hang", "key-00002")[0] >= 500
+        refused = world.post("/hang", "key-00002")
+        assert refused[0] == 409 and b"urn:semel:idempotency:unknown" in refused[1] and len(upstream.calls) == 3
+        (unknown,) = shop.semel("keys", "ls", "--unknown", "--json").json
+        assert (unknown["scope"], unknown["key"]) == ("alice", "key-00002") and unknown["cause"], unknown
+        done = shop.semel("keys", "resolve", "alice", "key-00002", "--code", "201", "--body", "{}", "--reason", "found")
+        assert done.code == 0, done
+        assert world.post("/hang", "key-00002")[:2] == (201, b"{}") and len(upstream.calls) == 3
+        (listed,) = json.loads(daemon.get("/v1/routes")[1])["gateways"]
+        assert listed["up"] and listed["guarantee"] == "guarded" and listed["replayed"] == 2, listed
+
+        def counted(result):
+            return daemon.metric("semel_gateway_requests_total", gateway="payments", result=result)
+        daemon.until(lambda: counted("replayed") == 2, "what was replayed is counted")
+        assert counted("completed") == 2
+        for result in ("mismatch", "missing", "anonymous", "unknown_outcome", "unknown"):
+            assert counted(result) == 1, result
+        assert daemon.metric("semel_gateway_unknown_total", gateway="payments", cause=unknown["cause"]) == 1
+        daemon.stop()
+    assert shop.semel("keys", "ls", "--json").json == []
+
+
+# A7 P48
+def test_stop_waits_for_a_call_and_stores_its_answer(store, upstream, tmp_path):
+    world = World(tmp_path, store, upstream)
+    got = []
+    with world.daemon as daemon:
+        daemon.ready()
+        asking = threading.Thread(target=lambda: got.append(world.post("/slow", "key-00001")))
+        asking.start()
+        assert upstream.entered.wait(60)
+        daemon.signal(15)
+        wait_for(lambda: daemon.lines("stopping"), "it stops")
+        upstream.leave.set()
+        assert daemon.wait() == 0
+        asking.join(60)
+    assert got[0][0] == 201, got
+    (row,) = store.semel("keys", "ls", "--status", "completed", "--scope", "alice", "--json").json
+    assert row["code"] == 201
+
+
+# A7
+def test_key_of_a_process_that_was_killed_becomes_unknown(store, upstream, tmp_path):
+    world = World(tmp_path, store, upstream, lease="2s", upstream={"url": upstream.url, "timeout": "1s",
+                                                                  "connect": "500ms"})
+    with world.daemon as daemon:
+        daemon.ready()
+        asking = threading.Thread(target=lambda: pytest.raises(OSError, world.post, "/slow", "key-00001"))
+        asking.start()
+        assert upstream.entered.wait(60)
+        daemon.kill()
+        asking.join(60)
+        (held,) = store.semel("keys", "ls", "--json").json
+        assert held["status"] in ("processing", "unknown")
+        daemon.start()
+        daemon.ready()
+        daemon.until(lambda: daemon.metric("semel_idempotency_keys", status="unknown") == 1, "its lease runs out")
+        daemon.stop()
+
+
+# A7 P95
+def test_reconcile_asks_now_and_believes_not_done_only_when_the_first_call_has_settled(store, upstream, tmp_path):
+    guard = [{"match": "POST /hang", "on_unknown": "reconcile", "reconcile": f"{upstream.url}/by-key/{{key}}",
+              "settle": "1h"}]
+    world = World(tmp_path, store, upstream, guard=guard)
+    with world.daemon as daemon:
+        daemon.ready()
+        for key in ("key-00001", "key-not-1"):
+            assert world.post("/hang", key)[0] >= 500
+        daemon.stop()
+    reason = ["--reason", "asked"]
+
+    def reconcile(key, *more):
+        return store.semel("keys", "reconcile", "alice", key, *more)
+    assert reconcile("key-00001", *reason).code == 2  # no settings
+    assert reconcile("key-00001", "--settings", world.daemon.file).code in (2, 4)  # no reason
+    settings = ["--settings", world.daemon.file, *reason]
+    done = reconcile("key-00001", *settings)
+    assert done.code == 0 and "gets this answer" in done.out, done
+    assert store.semel("keys", "show", "alice", "key-00001", "--body").out == '{"found":true}'
+    early = reconcile("key-not-1", *settings)
+    assert early.code == 4 and "may still be running" in early.err, early
+    store.sql("UPDATE semel_idempotency SET updated_at = updated_at - 3600 * 1000000 WHERE key = 'key-not-1'")
+    late = reconcile("key-not-1", *settings)
+    assert late.code == 0 and store.semel("keys", "ls", "--json").json == [], late
+    assert reconcile("key-00001", *settings).code == 4 and reconcile("key-not-1", *settings).code == 3
+    assert [row[0] for row in store.sql("SELECT what FROM semel_audit ORDER BY id")] == ["keys resolve"] * 2
+
+
+def test_port_in_use_and_rule_that_cannot_be_used_end_the_start(store, upstream, tmp_path):
+    world = World(tmp_path, store, upstream)
+    with world.daemon as daemon:
+        daemon.ready()
+        (tmp_path / "other").mkdir()
+        other = Daemon(tmp_path / "other", {**world.daemon.settings, "admin": {"listen": f"127.0.0.1:{free_port()}"}})
+        with other:
+            assert other.wait() != 0 and str(world.port) in other.log()
+        daemon.stop()
