@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * keys_reconcile.c: `semel keys reconcile`: asks the URL of the key's rule now what became of it, and ends the key by the
- * answer, as the gateway does when its request comes again.
+ * keys_reconcile.c: `semel keys reconcile`: asks the URL of the key's rule now what became of it, and ends the key by
+ * the answer, as the gateway does when its request comes again.
  *
  * Invariants: `not_done` counts only when the first call can no longer be running (P95), by the database's clock. The
  * key is ended as it was when it was asked about: one that another request has by now is left alone. Nothing is asked

@@ -68,14 +68,6 @@ void semel__route_breaker_because(struct semel_route_breaker *breaker, const cha
         breaker->unlock(breaker->ctx);
 }
 
-void semel__route_breaker_why(const struct semel_route_breaker *breaker, char ret[SEMEL_BREAKER_WHY])
-{
-    lock(breaker);
-    memcpy(ret, breaker->why, SEMEL_BREAKER_WHY);
-    if (breaker->lock != NULL)
-        breaker->unlock(breaker->ctx);
-}
-
 void semel__route_breaker_end(struct semel_route_breaker *breaker, const void *who, int64_t now_us)
 {
     lock(breaker);

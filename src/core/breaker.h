@@ -42,8 +42,6 @@ void semel__route_breaker_failure(struct semel_route_breaker *breaker, const voi
                                   int64_t now_us, struct semel_random *rng);
 /* Why the failure that is reported next has happened. */
 void semel__route_breaker_because(struct semel_route_breaker *breaker, const char *why);
-/* A copy of the last reason. */
-void semel__route_breaker_why(const struct semel_route_breaker *breaker, char ret[SEMEL_BREAKER_WHY]);
 /* The probe of `who` ended without a result: any pump may probe again at once. Does nothing when `who` has no probe. */
 void semel__route_breaker_end(struct semel_route_breaker *breaker, const void *who, int64_t now_us);
 /* The number of failures in a row with which the next batch of `who` starts: 0 for a probe, and enough to stop it where

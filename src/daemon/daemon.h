@@ -68,8 +68,6 @@ struct semel_reconcile_sum {
     size_t routes;                /* that have a reconcile */
     size_t found, known, unknown; /* messages: that were looked at, known now, still unknown */
 };
-/* Does the route have a reconcile? */
-bool semel__route_asks(const struct semel_route *route);
 semel_status semel__daemon_reconcile(const struct semel_conf *conf, const struct semel_daemon_options *options,
                                      const struct semel_reconcile *what, struct semel_reconcile_sum *ret,
                                      struct semel_error *err);

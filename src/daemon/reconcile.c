@@ -36,7 +36,7 @@ struct asking {
     } slots[PAGE];
 };
 
-bool semel__route_asks(const struct semel_route *route)
+static bool can_ask(const struct semel_route *route)
 {
     const struct semel_do *handler = &route->handler;
     return (handler->kind == SEMEL_DO_HTTP && semel__str_given(handler->u.http.reconcile)) ||
@@ -194,7 +194,7 @@ semel_status semel__daemon_reconcile(const struct semel_conf *conf, const struct
     for (size_t i = 0; status == SEMEL_OK && i < conf->n_routes; i++) {
         const struct semel_route *route = &conf->routes[i];
         struct asking *a;
-        if ((what->consumer != NULL && !semel__str_eqz(route->name, what->consumer)) || !semel__route_asks(route))
+        if ((what->consumer != NULL && !semel__str_eqz(route->name, what->consumer)) || !can_ask(route))
             continue;
         ret->routes++;
         a = semel__calloc(1, sizeof *a);
