@@ -44,8 +44,8 @@ released AS (
 
 -- name: settle_update
 -- A change that does not apply has no side effects, so its attempt and the release of its business keys are parts of
--- this statement. OFFSET 0 and IS TRUE: each row is looked up once, by its key. Else, as long as the table is small, the
--- planner joins every row of it with every row of the batch, and looks each pair up.
+-- this statement. OFFSET 0 and IS TRUE: each row is looked up once, by its key. Else, as long as the table is small,
+-- the planner joins every row of it with every row of the batch, and looks each pair up.
 -- rows: pairs record_key
 -- gives: n
 WITH done AS (
