@@ -44,8 +44,8 @@ released AS (
 
 -- name: settle_update
 -- A change that does not apply has no side effects, so its attempt and the release of its business keys are parts of
--- this statement. IS TRUE: a plain equality would be a condition to join by, and as long as the table is small the
--- planner joins every row of it that has this status with every row of the batch.
+-- this statement. OFFSET 0 and IS TRUE: each row is looked up once, by its key. Else, as long as the table is small,
+-- the planner joins every row of it with every row of the batch, and looks each pair up.
 -- rows: pairs record_key
 -- gives: n
 WITH done AS (
@@ -59,8 +59,9 @@ WITH done AS (
         headers = CASE WHEN b.touch THEN b.headers ELSE t.headers END,
         payload = CASE WHEN b.touch THEN b.payload ELSE t.payload END,
         fingerprint = coalesce(t.fingerprint, b.fingerprint)
-    FROM :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.record WHERE {this_row} OFFSET 0) AS i
-    WHERE t.ctid = i.ctid AND NOT b.remove
+    FROM (SELECT b.*, i.ctid AS place FROM :rows AS b
+          CROSS JOIN LATERAL (SELECT ctid FROM semel.record WHERE {this_row} OFFSET 0) AS i OFFSET 0) AS b
+    WHERE t.ctid = place AND NOT b.remove
     AND (coalesce(t.status, 'completed') = b.was) IS TRUE AND (b.token IS NULL OR t.lease_token = b.token)
     RETURNING b.n, b.source, b.message_id, b.attempts, t.error_class, t.error_text, b.log, b.release),
 logged AS (
