@@ -12,6 +12,7 @@
 
 #define RULES_BYTES ((size_t)4 << 20)
 #define SCOPE_OURS "semel:"
+#define CHANGING (SEMEL_HTTP_BIT(POST) | SEMEL_HTTP_BIT(PUT) | SEMEL_HTTP_BIT(PATCH) | SEMEL_HTTP_BIT(DELETE))
 
 /* ==== settings =================================================================================== */
 
@@ -75,8 +76,8 @@ static semel_status read_match(struct semel_guard_rule *rule, struct semel_error
     static const char form[] = "match must be methods and a path: POST /v1/charges, PUT|DELETE /v1/{id}, * /v1/{rest*}";
     const char *at = rule->set.match;
     size_t n = strcspn(at, " ");
-    rule->methods = n == 1 && at[0] == '*' ? ~0u : 0;
-    for (size_t from = 0; rule->methods != ~0u && from < n;) {
+    rule->methods = n == 1 && at[0] == '*' ? CHANGING : 0;
+    for (size_t from = rule->methods != 0 ? n : 0; from < n;) {
         size_t end = from + strcspn(at + from, "| ");
         if (!method_of((struct semel_str){at + from, end - from}, &rule->methods))
             return wrong(err, &rule->set, form);
