@@ -3,7 +3,7 @@
 restarted.
 
 The consumers are apps/inbox_app.py and apps/inbox_app.js: they do what a line of JSON asks. Each test has a consumer of
-its own. test_inbox_python.py and test_inbox_node.py run it all, each for its DRIVERS.
+its own. test_inbox_python.py, test_inbox_adapters.py and test_inbox_node.py run it, each for its DRIVERS.
 """
 import base64
 import collections

@@ -9,7 +9,7 @@ pytest.register_assert_rewrite("inbox_cases")
 from inbox_cases import *  # noqa: E402,F401,F403
 from inbox_cases import SOURCE  # noqa: E402
 
-DRIVERS = ["psycopg", "async", "sqlalchemy", "django"]
+DRIVERS = ["psycopg", "async"]
 
 
 def test_types_are_right():
