@@ -292,10 +292,8 @@ static size_t share_of(struct beat *beat, const struct semel_relay *relay, const
 {
     size_t rank = 0, alike = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!semel__str_eq(peers[i].destinations, peers[0].destinations))
-            continue;
         rank = peers[i].token == beat->token ? alike : rank;
-        alike++;
+        alike += semel__str_eq(peers[i].destinations, peers[0].destinations);
     }
     if (n == 0 || !semel__str_eq(peers[0].destinations, relay->options.destinations)) {
         char owner[64] = "";
@@ -399,8 +397,7 @@ static semel_status beat(struct semel_relay *relay, int64_t steady_us, struct se
         return status;
     }
     relay->joined = true;
-    if (beat.token != relay->token || beat.n_owned == 0) /* others may have had the shards meanwhile */
-        relay->ahead.ready = false;
+    relay->ahead.ready &= beat.token == relay->token && beat.n_owned > 0; /* others may have had the shards meanwhile */
     relay->token = beat.token;
     relay->n_owned = beat.n_owned;
     relay->lease_until_us = steady_us + relay->options.lease_us; /* from before it was asked for */
@@ -869,8 +866,8 @@ static semel_status copy_text(struct round *round, const char *text, struct seme
 /* Events of one aggregate that may wait in the outbox: so many that those behind them in its shard are still seen. */
 static size_t waiting_max(const struct semel_relay *relay, int64_t shard)
 {
-    const size_t most = relay->shards[index_of(shard)].exhausted ? WAITING_MAX : relay->limit / 2;
-    return most < WAITING_MAX ? most : WAITING_MAX;
+    const bool all = relay->shards[index_of(shard)].exhausted || relay->limit / 2 > WAITING_MAX;
+    return all ? WAITING_MAX : relay->limit / 2;
 }
 
 static semel_status plan_event(struct round *round, struct semel_relay_event *event, struct semel_error *err)
@@ -1497,8 +1494,7 @@ semel_status semel__relay_step(struct semel_relay *relay, int *ret_wait_ms, stru
         if (status == SEMEL_OK)
             status = purge(relay, steady_us, err);
     }
-    if (status != SEMEL_OK)
-        return status;
-    *ret_wait_ms = wait_of(relay, &round, steady_us);
-    return SEMEL_OK;
+    if (status == SEMEL_OK)
+        *ret_wait_ms = wait_of(relay, &round, steady_us);
+    return status;
 }

@@ -54,7 +54,8 @@ enum semel_gateway_key {
 
 struct semel_gateway_rule {
     /* "POST /v1/charges", "PUT|DELETE /v1/accounts/{id}", "* /v1/{rest*}": methods (* is POST, PUT, PATCH and DELETE),
-     * and a path as in http.h's routes. It matches every spelling that servers take for that path: escapes, any case, a last slash. */
+     * and a path as in http.h's routes. It matches every spelling that servers take for that path: escapes, any case,
+     * a last slash. */
     const char *match;
     enum semel_gateway_key key;
     const char *key_header;    /* "Idempotency-Key" */
