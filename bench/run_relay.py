@@ -292,7 +292,8 @@ def measure(options):
               "relay_cpu_us": round(statistics.median(bench.cpu_us[name]), 2) if bench.cpu_us.get(name) else None}
              for name, got in rates.items()]
     return {"bench": "relay-kafka", "commit_us": [round(us, 1) for us in commits_us],
-            "fsync_us": [round(us, 1) for us in fsyncs_us], "events": options.events, "rounds": options.rounds, "backlog": options.backlog, "payload_bytes": 200, "aggregates": AGGREGATES,
+            "fsync_us": [round(us, 1) for us in fsyncs_us], "events": options.events, "rounds": options.rounds,
+            "backlog": options.backlog, "payload_bytes": 200, "aggregates": AGGREGATES,
             "partitions": PARTITIONS,
             "baseline": "handwritten", "machine": {**machine(), "load_before": load[0], "load_after": load[1]},
             "cases": cases, "rss_anon_mb": round(bench.memory_mb, 1), "latency": latency,

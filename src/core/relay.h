@@ -33,8 +33,8 @@
  * it needs a proof that nothing can appear below them: of a shard whose last event that was read lies above the
  * starting points' floor nothing is read ahead. What was read is used only if every event of the call was sent and
  * confirmed; otherwise it is forgotten, and read again, as after a lease that was lost. So between two steps events may
- * be confirmed that are not yet deleted; they are before the next scan from the starting points, before a shard is given
- * away, and when the relay leaves.
+ * be confirmed that are not yet deleted; they are before the next scan from the starting points, before a shard is
+ * given away, and when the relay leaves.
  *
  * Invariants: an event is deleted only after the sink confirmed it, or is moved aside whole, in one transaction. Of an
  * aggregate at most one request is unconfirmed: several events go in one call only where the sink takes them whole or
