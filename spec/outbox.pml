@@ -347,7 +347,7 @@ inline starts_scanned()
     :: true                                        \
     fi
 
-/* list_ahead, may_read_ahead: nothing can appear below what is read ahead, and all that was read is about to go. */
+/* list_ahead, may_read_ahead: nothing can appear below what is read ahead; all that was read is about to be sent. */
 #ifdef NO_PROOF_AHEAD
 #define PROVEN true
 #else

@@ -263,8 +263,7 @@ static semel_status gone_body(struct semel_relay *relay, int64_t now_us, void *c
 static semel_status delete_gone(struct semel_relay *relay, struct semel_error *err)
 {
     semel_status status = relay->n_gone > 0 ? transact(relay, gone_body, NULL, err) : SEMEL_OK;
-    if (status == SEMEL_OK)
-        relay->n_gone = 0;
+    relay->n_gone = status == SEMEL_OK ? 0 : relay->n_gone;
     return status;
 }
 
@@ -841,9 +840,7 @@ static semel_status find_destination(struct round *round, struct semel_relay_eve
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the event has no aggregate");
     if (event->aggregateid.n + event->aggregatetype.n > SEMEL_RELAY_AGGREGATE_MAX)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "the aggregate's type and id have more than %d "
-                           "bytes",
-                           SEMEL_RELAY_AGGREGATE_MAX);
+                           "the aggregate's type and id have more than %d bytes", SEMEL_RELAY_AGGREGATE_MAX);
     if (event->id.n == 0 || event->id.n > SEMEL_ID_MAX || !semel__utf8_valid(event->id))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the event's id must be text of 1 to %d bytes",
                            SEMEL_ID_MAX);
