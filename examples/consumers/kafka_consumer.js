@@ -59,7 +59,7 @@ function stop(error) {
 async function main() {
   inbox.work().catch(stop);
   const kafka = new Kafka({ brokers: [process.env.KAFKA], logLevel: logLevel.ERROR, retry: { retries: 1000 } });
-  const consumer = kafka.consumer({ groupId: 'billing' });
+  const consumer = kafka.consumer({ groupId: process.env.GROUP || 'billing' });
   consumer.on(consumer.events.CRASH, ({ payload }) => { if (!payload.restart) stop(payload.error); });
   await consumer.connect();
   await consumer.subscribe({ topics: [process.argv[2]], fromBeginning: true });

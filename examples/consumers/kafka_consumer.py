@@ -63,8 +63,8 @@ def main():
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     threading.Thread(target=retries, daemon=True).start()
-    consumer = Consumer({"bootstrap.servers": os.environ["KAFKA"], "group.id": "billing", "enable.auto.commit": False,
-                         "auto.offset.reset": "earliest"})
+    consumer = Consumer({"bootstrap.servers": os.environ["KAFKA"], "group.id": os.environ.get("GROUP", "billing"),
+                         "enable.auto.commit": False, "auto.offset.reset": "earliest"})
     consumer.subscribe([sys.argv[1]])
     while not stop.is_set():
         records = [record for record in consumer.consume(100, 0.5) if record.error() is None]
