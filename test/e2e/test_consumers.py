@@ -82,7 +82,7 @@ def broker(request, name):
 
 
 def settled(consumer, broker, place):
-    """Is nothing left, neither in the queue nor with the consumer? What it has is in the queue again when it is gone."""
+    """Is nothing left, neither in the queue nor with the consumer? What it had is in the queue when it is gone."""
     poll(lambda: broker.length(place) == 0)
     consumer.stop(signal.SIGTERM)
     left = broker.take(place)
