@@ -471,8 +471,8 @@ static void check_plans(struct world *w)
 {
     for (int id = 0; id < SQL_COUNT; id++) {
         const struct sql_text *sql = &semel__sqlite_statements[id].sql;
-        /* Groups and causes are sorted by their size, the heads of a hundred keys by their key. Of the outbox, which has only
-         * what has not gone yet, bounded windows are read by number, counted and sorted. */
+        /* Groups and causes are sorted by their size, the heads of a hundred keys by their key. Of the outbox, which
+         * has only what has not gone yet, bounded windows are read by number, counted and sorted. */
         if (sql->text != NULL && !semel__sqlite_statements[id].maps)
             check_plan(w, sql->text,
                        strncmp(sql->name, "semel_group_", 12) == 0 || id == SQL_outbox_read ||
