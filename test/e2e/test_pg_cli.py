@@ -257,7 +257,8 @@ def test_interrupted_lines_are_stored_up_to_a_batch_and_can_be_sent_again(pg):
         child.stdin.flush()
         wait_for(lambda: pg.sql("SELECT count(*) FROM semel.inbox") == [("1500",)], "all are stored")
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
+        child.wait(60)  # before its input ends, which would end it, too
+        out, err = child.communicate()
     assert child.returncode == 130 and out == "1500 lines: 1500 accepted, 0 duplicates, 0 refused, 0 bad\n", (out, err)
     assert "interrupted at line 1501; send the same again" in err
 
