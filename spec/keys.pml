@@ -73,8 +73,6 @@ byte told;                       /* the answer that the client got */
 /* idempotency.sql: an end counts under the last token, while there is no answer. */
 #ifdef NO_STORED_KEPT
 #define OPEN (state != absent)
-#elif defined(NO_LATE_END)
-#define OPEN (state == processing)
 #else
 #define OPEN (state == processing || state == unknown)
 #endif
@@ -129,10 +127,18 @@ inline finish()
 {
     if
     :: !ENDS(mine)
+#ifdef NO_LATE_END
+    :: ENDS(mine) && result == done && state == unknown
+    :: ENDS(mine) && result == done && state != unknown -> complete(mine)
+#else
     :: ENDS(mine) && result == done -> complete(mine)
+#endif
     :: ENDS(mine) && result == refused -> become(absent)
-#ifdef NO_UNSENT_RELEASED
+#if defined(NO_UNSENT_RELEASED)
     :: ENDS(mine) && result == unsent -> become(UNKNOWN)
+#elif defined(NO_LATE_RELEASE)
+    :: ENDS(mine) && result == unsent && state == unknown
+    :: ENDS(mine) && result == unsent && state != unknown -> become(absent)
 #else
     :: ENDS(mine) && result == unsent -> become(absent)
 #endif

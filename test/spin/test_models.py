@@ -30,6 +30,7 @@ WORLDS = {
     "keys-refuse-effect": "REFUSE DEATHS=0 EFFECT_ONLY",
     "keys-reconcile": "RECONCILE REQUESTS=2",
     "keys-finishes": "FINISHES REQUESTS=2 LOST=0",
+    "keys-finishes-effect": "FINISHES REQUESTS=2 LOST=0 DEATHS=0 EFFECT_ONLY",
     "outbox-numbers": STILL + "B_PUTS=0",
     "outbox-numbers-late": STILL + "A_PUTS=0",
     "outbox-takeover": ONE + "FAILURES=0 UNKNOWNS=0",
@@ -88,13 +89,13 @@ GUARDS = [
     ("NO_EXPIRED_UNKNOWN", "keys-refuse", "once"),              # core/keys.c semel__key_judge
     ("NO_TOKEN", "keys-refuse-effect", "once"),                 # idempotency.sql idempotency_release
     ("NO_LATE_END", "keys-refuse", "late"),                     # idempotency.sql idempotency_finish
+    ("NO_LATE_RELEASE", "keys-refuse", "released"),             # idempotency.sql idempotency_release
     ("NO_SINGLE_SEND", "keys-refuse", "once"),                  # gateway/guard.c call: once per claim
     ("NO_STORE_FIRST", "keys-refuse", "kept"),                  # gateway/guard.c on_ended
     ("NO_SETTLE", "keys-reconcile", "once"),                    # core/keys.c semel__key_may_run
     ("NO_SETTLE_FIRST", "keys-reconcile", "once"),              # gateway/guard.c reconciled
     ("NO_LEASE_FOR_CALL", "keys-reconcile", "once"),            # gateway/guard.c run
-    ("NO_REFUSED_FINISH", "keys-finishes", "once"),             # 020_idempotency.sql key_finish
-    ("NO_TOKEN", "keys-finishes", "once"),
+    ("NO_REFUSED_FINISH", "keys-finishes-effect", "once"),      # 020_idempotency.sql key_finish
     ("NO_STORED_KEPT", "keys-finishes", "once"),                # idempotency.sql idempotency_release
     ("NO_NUMBER_FIRST", "outbox-numbers", "complete"),          # store/records_relay.c note
     ("NO_NUMBER_FIRST", "outbox-numbers-late", "complete"),
