@@ -610,6 +610,8 @@ static semel_status read_events(struct round *round, struct semel_error *err)
         round->aside = scan.aside;
         round->n_aside = scan.n_aside;
         if (scan.holders_max == 0 || !semel__starts_ended(&relay->starts, scan.holders, scan.n_holders)) {
+            if (relay->options.scanned != NULL)
+                relay->options.scanned(relay->options.ctx, &scan);
             note_windows(round);
             return SEMEL_OK;
         }

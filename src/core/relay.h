@@ -140,6 +140,12 @@ struct semel_relay_scan {
     struct semel_relay_scanning *scanning; /* the store's */
 };
 
+/* The end of an outbox, at some time. */
+struct semel_relay_end {
+    int64_t seq;                /* the highest number, in the outbox or aside; of a mapped table: aside */
+    struct semel_str id, place; /* of a mapped table: its last row; not given: it has none to be published */
+};
+
 /* What the relay needs of a store. Each is inside a transaction of its own unless it says otherwise. */
 struct semel_relay_ops {
     /* Needs no transaction, and changes nothing. INVALID: the table cannot be relayed, and why, by name. */
@@ -179,6 +185,12 @@ struct semel_relay_ops {
      * holds the sequence. More than `max` holders: *ret_n is max + 1. */
     semel_status (*note)(struct semel_store *store, int64_t *ret_seq, int64_t *ret_started_us, size_t max,
                          struct semel_arena *arena, struct semel_relay_holder **ret, size_t *ret_n,
+                         struct semel_error *err);
+    /* Needs no transaction. What is committed now ends with this. */
+    semel_status (*end)(struct semel_store *store, struct semel_arena *arena, struct semel_relay_end *ret,
+                        struct semel_error *err);
+    /* Needs no transaction. Of a mapped table: is that row, or one before it, still to be published? */
+    semel_status (*left)(struct semel_store *store, const struct semel_relay_end *end, bool *ret,
                          struct semel_error *err);
     /* In a transaction that is then rolled back: can a transaction that has drawn a number be seen here? */
     semel_status (*visible)(struct semel_store *store, bool *ret, struct semel_error *err);
@@ -227,6 +239,8 @@ struct semel_relay_options {
     void *ctx;
     /* The sink has confirmed an event, so long after it was put; may be NULL. */
     void (*published)(void *ctx, int64_t after_us);
+    /* A scan from the starting points was read, and is about to be used; may be NULL. */
+    void (*scanned)(void *ctx, const struct semel_relay_scan *scan);
     /* What is worth a line in the log; may be NULL. */
     void (*report)(void *ctx, int level, const char *text, const struct semel_relay_event *event, const char *why);
 };

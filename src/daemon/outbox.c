@@ -22,10 +22,23 @@
 #endif
 
 #define STEP_BYTES ((size_t)16 << 20)
+#define ONCE_BYTES ((size_t)64 << 20)
 #define HEAR_MS 200
 #define STUCK_STEPS 20 /* without progress: `once` gives up */
+#define LINGER_US 1500000 /* `once` waits so long for events that the relay looks at again after a second */
 #define LEFT_MAX 1000000
 #define COUNT_CAP 10000
+
+/* When `once` is done. It publishes what was committed when it began, and notes the end of the outbox for that. An
+ * outbox that is written to all the time is never empty, so it ends when nothing up to the noted end is left that can
+ * go; what commits later may go as well, and nobody waits for it. */
+struct once {
+    struct semel_relay_end end;
+    struct semel_arena arena;
+    bool gone[SEMEL_RELAY_SHARDS]; /* a shard has nothing up to the end any more; what stands aside apart */
+    bool over;                     /* nothing up to the end can go now */
+    int64_t over_us;
+};
 
 struct daemon_outbox {
     struct semel_unit unit;
@@ -45,6 +58,7 @@ struct daemon_outbox {
     struct semel_relay *relay;
     struct semel_random rng;
     uint64_t turns; /* of the relay's counts, as its destinations were reported */
+    struct once *once; /* NULL: the daemon's */
 };
 
 static struct daemon_outbox *outbox_of(struct semel_unit *unit)
@@ -91,6 +105,30 @@ static void report(void *ctx, int level, const char *text, const struct semel_re
                SEMEL_F_STR("event", event != NULL ? event->id : semel__str(NULL)),
                SEMEL_F_STR("aggregatetype", event != NULL ? event->aggregatetype : semel__str(NULL)),
                SEMEL_F_Z("why", why != NULL && why[0] != '\0' ? why : NULL));
+}
+
+/* What a scan shows of the events that `once` waits for. A shard that it did not reach, because there was no room, is
+ * read first by a later one. */
+static void scanned(void *ctx, const struct semel_relay_scan *scan)
+{
+    struct once *once = ((struct daemon_outbox *)ctx)->once;
+    const bool mapped = semel__str_given(((struct daemon_outbox *)ctx)->conf->table.name);
+    bool over = true;
+    int64_t bytes = 0;
+    for (size_t i = 0, k = 0; i < scan->n; i++) {
+        const size_t first = k;
+        bool *gone = &once->gone[scan->starts[i].shard % SEMEL_RELAY_SHARDS];
+        for (; k < scan->n_events && scan->events[k].shard == scan->starts[i].shard; k++)
+            bytes += scan->events[k].size;
+        const bool cut = bytes >= (int64_t)scan->bytes || k >= scan->most;
+        if (!mapped && (k > first ? scan->events[first].seq > once->end.seq : !cut))
+            *gone = true;
+        over = over && *gone;
+    }
+    for (size_t i = 0; i < scan->n_aside; i++)
+        over = over && scan->aside[i].seq > once->end.seq;
+    once->over_us = over && !once->over ? semel__boot_us() : once->over_us;
+    once->over = over;
 }
 
 /* NULL: the own outbox. */
@@ -157,6 +195,7 @@ static semel_status open_relay(struct daemon_outbox *outbox, struct semel_error 
                                                 .destination = destination,
                                                 .ctx = outbox,
                                                 .published = published,
+                                                .scanned = outbox->once != NULL ? scanned : NULL,
                                                 .report = report};
     if (conf->to.kind->open_sink == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this program was built without %s",
@@ -411,19 +450,63 @@ const struct semel_unit_kind semel__daemon_outboxes = {
 
 /* ---- once ---------------------------------------------------------------------------------------- */
 
+/* The rows of a mapped table up to its noted end: are they gone? What was set aside of them has the numbers up to the
+ * highest one at that time. */
+static semel_status look_for_rows(struct daemon_outbox *outbox, struct semel_error *err)
+{
+    const struct semel_relay_ops *ops = outbox->store->ops->relay;
+    struct once *once = outbox->once;
+    struct semel_relay_end now;
+    bool left = false;
+    if (table_of(outbox->conf) == NULL || once->gone[0])
+        return SEMEL_OK;
+    semel_status status = semel__str_given(once->end.id) ? ops->left(outbox->store, &once->end, &left, err) : SEMEL_OK;
+    if (status != SEMEL_OK || left)
+        return status;
+    status = ops->end(outbox->store, &once->arena, &now, err);
+    once->end.seq = status == SEMEL_OK ? now.seq : once->end.seq;
+    once->gone[0] = status == SEMEL_OK;
+    return status;
+}
+
+static semel_status count_all(struct daemon_outbox *outbox, struct semel_outbox_state *ret, struct semel_error *err)
+{
+    struct semel_arena arena;
+    semel__arena_init(&arena, STEP_BYTES);
+    semel_status status = semel_query_outbox_state(outbox->store, table_of(outbox->conf), false, LEFT_MAX, &arena, ret,
+                                                   err);
+    semel__arena_done(&arena);
+    return status;
+}
+
+/* Events behind others of their aggregate may wait aside for a moment, where a sink takes one at a time. */
+static semel_status is_done(struct daemon_outbox *outbox, bool *ret, struct semel_error *err)
+{
+    struct semel_outbox_state state = {0};
+    semel_status status = SEMEL_OK;
+    *ret = outbox->once->over;
+    if (*ret && semel__boot_us() - outbox->once->over_us < LINGER_US) {
+        status = count_all(outbox, &state, err);
+        *ret = state.n[SEMEL_EVENT_WAITING] == 0;
+    }
+    return status;
+}
+
 static semel_status step_until_done(struct daemon_outbox *outbox, struct semel_error *err)
 {
     uint64_t published = 0;
-    semel_status status = SEMEL_OK;
-    for (int stuck = 0; status == SEMEL_OK && stuck < STUCK_STEPS;) {
+    bool done = false;
+    semel_status status = outbox->store->ops->relay->end(outbox->store, &outbox->once->arena, &outbox->once->end, err);
+    for (int stuck = 0; status == SEMEL_OK && !done && stuck < STUCK_STEPS;) {
         int wait_ms = 0;
-        char why[SEMEL_RELAY_WHY];
         status = semel__relay_step(outbox->relay, &wait_ms, err);
-        if (status != SEMEL_OK || (semel__relay_owns(outbox->relay, why) > 0 && semel__relay_idle(outbox->relay)))
-            break;
-        stuck = semel__relay_counts(outbox->relay)->published > published ? 0 : stuck + 1;
+        if (status == SEMEL_OK)
+            status = look_for_rows(outbox, err);
+        if (status == SEMEL_OK)
+            status = is_done(outbox, &done, err);
+        stuck = semel__relay_counts(outbox->relay)->published > published || outbox->once->over ? 0 : stuck + 1;
         published = semel__relay_counts(outbox->relay)->published;
-        if (wait_ms > 0)
+        if (wait_ms > 0 && !done)
             semel__rest(wait_ms < 500 ? wait_ms : 500);
     }
     return status;
@@ -433,16 +516,12 @@ static semel_status step_until_done(struct daemon_outbox *outbox, struct semel_e
 static semel_status count_left(struct daemon_outbox *outbox, struct semel_relay_once *ret, struct semel_error *err)
 {
     struct semel_outbox_state state;
-    struct semel_arena arena;
-    semel__arena_init(&arena, STEP_BYTES);
-    semel_status status = semel_query_outbox_state(outbox->store, table_of(outbox->conf), false, LEFT_MAX, &arena,
-                                                   &state, err);
+    semel_status status = count_all(outbox, &state, err);
     if (status == SEMEL_OK) {
         ret->left += state.n[SEMEL_EVENT_CREATED];
         ret->aside += state.n[SEMEL_EVENT_WAITING] + state.n[SEMEL_EVENT_PUBLISHING] + state.n[SEMEL_EVENT_FAILED] +
                       state.n[SEMEL_EVENT_DEAD];
     }
-    semel__arena_done(&arena);
     return status;
 }
 
@@ -478,8 +557,11 @@ semel_status semel__daemon_relay_once(const struct semel_conf *conf, const struc
     char host[64] = "";
     (void)gethostname(host, sizeof host - 1);
     for (size_t i = 0; status == SEMEL_OK && i < conf->n_outboxes; i++) {
-        struct daemon_outbox outbox = {.conf = &conf->outboxes[i], .log = options->log};
+        struct once once = {.over = false};
+        struct daemon_outbox outbox = {.conf = &conf->outboxes[i], .log = options->log, .once = &once};
+        semel__arena_init(&once.arena, ONCE_BYTES);
         status = prepare(&outbox, host) ? relay_one(&outbox, conf, options, ret, err) : semel__fail_memory(err);
+        semel__arena_done(&once.arena);
     }
     return status;
 }

@@ -17,7 +17,7 @@
 
 struct args {
     int64_t now_us, token, lease_until_us, limit, most, bytes, cap, due_us, before_us;
-    struct semel_str owner, destinations, error;
+    struct semel_str owner, destinations, error, id, place;
     int64_t first_shard, last_shard; /* of the outbox that this handle works on */
 };
 
@@ -34,6 +34,8 @@ static const struct sql_field args_fields[] = {
     SQL_FIELD(struct args, owner, relay_owner),
     SQL_FIELD(struct args, destinations, destinations),
     SQL_FIELD(struct args, error, error_text),
+    SQL_FIELD(struct args, id, event_id),
+    SQL_FIELD(struct args, place, row_place),
     SQL_FIELD(struct args, first_shard, first_shard),
     SQL_FIELD(struct args, last_shard, last_shard),
 };
@@ -266,6 +268,37 @@ static semel_status note(struct semel_store *store, int64_t *ret_seq, int64_t *r
     return status;
 }
 
+static semel_status end(struct semel_store *store, struct semel_arena *arena, struct semel_relay_end *ret,
+                        struct semel_error *err)
+{
+    static const struct sql_field seq_fields[] = {SQL_MUST(struct semel_relay_end, seq, seq, 0, 0)};
+    static const struct sql_field row_fields[] = {
+        SQL_MUST(struct semel_relay_end, id, event_id, 0, EVENT_BYTES_MAX),
+        SQL_MUST(struct semel_relay_end, place, row_place, 0, EVENT_BYTES_MAX),
+    };
+    struct sql *db = semel__db_of(store);
+    const struct args args = ARGS(.limit = 1);
+    const struct sql_set *once = SQL_ONE(args_fields, &args);
+    *ret = (struct semel_relay_end){0};
+    struct sql_into seq = {SQL_FIELDS(seq_fields), .items = ret, .size = sizeof *ret};
+    struct sql_into row = {SQL_FIELDS(row_fields), .arena = arena, .items = ret, .size = sizeof *ret};
+    semel__db_start(db, "looking for the end of the outbox");
+    semel__db_run(db, SQL_outbox_end, once, NULL, semel__db_read_item, &seq);
+    if (db->mapping != NULL)
+        semel__db_run(db, SQL_mapped_end, once, NULL, semel__db_read_item, &row);
+    return semel__db_flush(db, err);
+}
+
+static semel_status left(struct semel_store *store, const struct semel_relay_end *end, bool *ret,
+                         struct semel_error *err)
+{
+    static const struct sql_field fields[] = {{.name = SQL_NAME_found, .size = sizeof(bool)}};
+    const struct args args = ARGS(.id = end->id, .place = end->place);
+    struct sql_into into = {SQL_FIELDS(fields), .items = ret, .size = sizeof *ret};
+    *ret = false;
+    return run_one(store, SQL_mapped_left, "looking for what is left", &args, NULL, semel__db_read_item, &into, err);
+}
+
 static semel_status visible(struct semel_store *store, bool *ret, struct semel_error *err)
 {
     struct sql *db = semel__db_of(store);
@@ -481,7 +514,7 @@ static semel_status sent_purge(struct semel_store *store, int64_t before_us, siz
 #define RELAY_OPS                                                                                           \
     .look = semel__mapped_look, .map = semel__mapped_map, .expire = expire, .join = join, .renew = renew,   \
     .leave = leave, .peers = peers, .shards_read = shards_read, .shards_write = shards_write, .lock = lock, \
-    .note = note, .visible = visible, .read = read, .confirm = confirm, .set_aside = set_aside,             \
+    .note = note, .end = end, .left = left, .visible = visible, .read = read, .confirm = confirm, .set_aside = set_aside,             \
     .aside_start = aside_start, .aside_fail = aside_fail, .aside_postpone = aside_postpone, .sent_purge = sent_purge
 
 const struct semel_relay_ops semel__record_relay_sharded = {

@@ -138,6 +138,19 @@ FROM (
 WHERE coalesce(w.above, 0) < :bytes
 ORDER BY w.due_at, w.seq
 
+-- name: mapped_end
+-- The last row that is committed and not published.
+-- gives: event_id, row_place
+SELECT @id_text AS event_id, @place_text AS row_place FROM @table AS x WHERE @pending
+ORDER BY x.@place DESC, x.@id DESC LIMIT 1
+
+-- name: mapped_left
+-- Is such a row or one before it there?
+-- gives: found
+SELECT EXISTS (
+    SELECT FROM @table AS x WHERE @pending AND x.@place <= :row_place::@place_type
+    AND (x.@place < :row_place::@place_type OR x.@id <= :event_id::@id_type)) AS found
+
 -- name: mapped_count
 -- gives: count, oldest_at
 SELECT pg_catalog.count(*) AS count, pg_catalog.min(o.created_at) AS oldest_at FROM (

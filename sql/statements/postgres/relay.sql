@@ -75,6 +75,15 @@ SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END AS seq,
     pg_catalog.pg_postmaster_start_time() AS started_at
 FROM semel.outbox_seq_seq AS s
 
+-- name: outbox_end
+-- The highest number that is committed, in the outbox or aside. Of a mapped table: aside.
+-- gives: seq
+SELECT coalesce(pg_catalog.max(e.seq), 0) AS seq
+FROM pg_catalog.generate_series(:first_shard, :last_shard) AS s (shard) CROSS JOIN LATERAL (
+    (SELECT o.seq FROM semel.outbox AS o WHERE o.shard = s.shard::smallint ORDER BY o.seq DESC LIMIT 1)
+    UNION ALL
+    (SELECT a.seq FROM semel.outbox_aside AS a WHERE a.shard = s.shard::smallint ORDER BY a.seq DESC LIMIT 1)) AS e
+
 -- name: outbox_holders
 -- A transaction that has drawn a number holds this lock on the sequence until it ends. When others begin to see its
 -- commit its name changes here; only that of a prepared one stays until its locks are free. So of these, those are left

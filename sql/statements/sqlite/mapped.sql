@@ -124,6 +124,19 @@ FROM (SELECT r.*, sum(r.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECE
             ORDER BY e.due_at, e.seq LIMIT :limit) AS r) AS w
 WHERE coalesce(w.above, 0) < :bytes
 
+-- name: mapped_end
+-- The last row that is committed and not published.
+-- gives: event_id, row_place
+SELECT @id_text AS event_id, CAST(@place_text AS TEXT) AS row_place FROM @table AS x WHERE @pending
+ORDER BY x.@place COLLATE BINARY DESC, x.@id COLLATE BINARY DESC LIMIT 1
+
+-- name: mapped_left
+-- Is such a row or one before it there?
+-- gives: found
+SELECT EXISTS (
+    SELECT 1 FROM @table AS x WHERE @pending AND x.@place COLLATE BINARY <= :row_place
+    AND (x.@place COLLATE BINARY < :row_place OR x.@id COLLATE BINARY <= :event_id)) AS found
+
 -- name: mapped_count
 -- gives: count, oldest_at
 SELECT count(*) AS count, min(o.created_at) AS oldest_at

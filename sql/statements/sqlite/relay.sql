@@ -64,6 +64,13 @@ SELECT shard, relay AS relay_token FROM main.semel_outbox_shard WHERE shard = :s
 -- name: outbox_last
 -- none: a lower number never commits later, and what was deleted is gone: every scan begins at the bottom
 
+-- name: outbox_end
+-- The highest number that is committed, in the outbox or aside. Of a mapped table: aside.
+-- gives: seq
+SELECT max(coalesce((SELECT max(o.seq) FROM main.semel_outbox AS o WHERE :first_shard = 0), 0),
+    coalesce((SELECT a.seq FROM main.semel_outbox_aside AS a WHERE a.shard BETWEEN :first_shard AND :last_shard
+              ORDER BY a.seq DESC LIMIT 1), 0)) AS seq
+
 -- name: outbox_holders
 -- none: see outbox_last
 
