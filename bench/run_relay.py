@@ -253,17 +253,6 @@ class Bench:
     def logical(self):
         return Database(self.options.psql, self.options.url, "").sql("SHOW wal_level;", self.options.url) == "logical"
 
-    def fsync_us(self):
-        """The median of what it takes to write a page of the log to the disk that the servers use."""
-        took = []
-        with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR", "/var/tmp"), buffering=0) as file:
-            for _ in range(COMMITS):
-                began = time.monotonic()
-                file.write(bytes(8192))
-                os.fdatasync(file.fileno())
-                took.append(time.monotonic() - began)
-        return statistics.median(took) * 1e6
-
     def commit_us(self):
         database, _ = self.place()
         with database:
@@ -273,17 +262,29 @@ class Bench:
             return (time.monotonic() - began) * 1e6 / COMMITS
 
 
+def fsync_us():
+    """The median of what it takes to write a page of the log to the disk that the servers use."""
+    took = []
+    with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR", "/var/tmp"), buffering=0) as file:
+        for _ in range(COMMITS):
+            began = time.monotonic()
+            file.write(bytes(8192))
+            os.fdatasync(file.fileno())
+            took.append(time.monotonic() - began)
+    return statistics.median(took) * 1e6
+
+
 def measure(options):
     load = [os.getloadavg()[0]]
     kafka = Kafka(options.bin / "fill")
     try:
         with tempfile.TemporaryDirectory(prefix="semel-bench-") as tmp:
             bench = Bench(options, kafka, pathlib.Path(tmp))
-            commits_us, fsyncs_us = [bench.commit_us()], [bench.fsync_us()]
+            commits_us, fsyncs_us = [bench.commit_us()], [fsync_us()]
             rates = bench.rates()
             latency = bench.latency() if options.seconds > 0 else None
             commits_us.append(bench.commit_us())
-            fsyncs_us.append(bench.fsync_us())
+            fsyncs_us.append(fsync_us())
             load.append(os.getloadavg()[0])
     finally:
         kafka.done()
