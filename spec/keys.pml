@@ -21,7 +21,7 @@
  *   - a key for which nothing was sent is released, also if its COMMIT was in doubt, unless its gateway has died.
  *
  * Macros that change the world: LATE: a COMMIT without an answer may take place after the new connection was made.
- * EFFECT_ONLY: an answer that comes may be lost.
+ * EFFECT_ONLY: an answer that comes may be lost, and a key may stay taken.
  * Macros that remove a guard have the prefix NO_. The model must fail with each of them.
  */
 #if defined(REFUSE) + defined(RECONCILE) + defined(FINISHES) != 1
@@ -201,6 +201,10 @@ claiming: /* core/keys.c semel__key_judge, idempotency.sql idempotency_put and i
             mine = tokens;
             if
             :: lost > 0 && state == absent -> lost--; floating = mine; goto unsure
+#ifdef FINISHES
+            :: lost > 0 && state != absent -> lost--; goto unsure
+            :: lost > 0 && state != absent -> lost--; claim(mine); goto unsure
+#endif
 #ifdef NO_CLAIM_FIRST
             :: true /* the claim is written, and not committed before the call */
 #else
@@ -396,7 +400,9 @@ end:
     :: atomic { floating != 0 -> floating = 0 }
     :: atomic {
             AT_REST ->
+#ifndef EFFECT_ONLY
             assert(state == absent || state == completed || IN(called | dead, lease));
+#endif
             break
         }
     od

@@ -27,7 +27,7 @@ WORLDS = {
     "inbox-keyed-ends": "KEYED ENDS LOST=0",
     "inbox-outside-ends": "OUTSIDE ENDS LOST=0 RELEASES=0",
     "keys-refuse": "REFUSE REQUESTS=2",
-    "keys-refuse-effect": "REFUSE DEATHS=0 EFFECT_ONLY",
+    "keys-refuse-effect": "REFUSE DEATHS=0 LATE EFFECT_ONLY",
     "keys-reconcile": "RECONCILE REQUESTS=2",
     "keys-finishes": "FINISHES REQUESTS=2 LOST=0",
     "keys-finishes-effect": "FINISHES REQUESTS=2 LOST=0 DEATHS=0 EFFECT_ONLY",
@@ -177,7 +177,7 @@ def test_an_aggregate_of_the_outbox_goes_back_if_the_broker_takes_a_request_afte
 
 
 def test_one_of_the_keys_stays_taken_if_its_commit_takes_place_after_its_release(tmp_path):
-    """An assumption, not a guard: docs/gateway.md."""
+    """P98: an assumption, not a guard: docs/architecture.md."""
     output = search(tmp_path, "keys-refuse", "LATE")
     assert re.search(r"^pan:1: " + PROPERTIES["released"], output, re.MULTILINE)
 
