@@ -292,9 +292,10 @@ BEGIN
     ELSIF m.payload IS NULL THEN
         PERFORM semel._refuse('inbox_put: payload or raw is needed, which may be empty: nobody would bring it later');
     END IF;
-    IF not_before > semel._now() AND semel._try_lock(p.consumer, m.source, m.message_id) THEN
-        fresh := NOT EXISTS (SELECT FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source = m.source
-                                                            AND i.key = semel.message_key(m.message_id));
+    IF not_before > semel._now() THEN                       -- else no lock is drawn beside that of the delivery
+        fresh := semel._try_lock(p.consumer, m.source, m.message_id)
+                 AND NOT EXISTS (SELECT FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source = m.source
+                                                                AND i.key = semel.message_key(m.message_id));
     END IF;
     a := semel._deliver(p, m, 'put', p.lease, NULL, NULL);
     IF fresh AND a.status = 'waiting' THEN

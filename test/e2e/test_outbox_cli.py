@@ -459,7 +459,7 @@ def test_status_names_dead_events_and_the_transaction_that_stays_open(pg):  # no
         assert hidden["holder_query"] is None and hidden["holder_missing_grant"] == "pg_read_all_stats"
         text = run("status", "--store", pg.server.url(pg.name, "onlooker")).out
         assert f"pid {writer.info.backend_pid}, user postgres" in text and "GRANT pg_read_all_stats" in text, text
-        assert "1 dead events" in text and "the longest aggregate: order a, 2 events aside" in text
+        assert "1 dead event," in text and "the longest aggregate: order a, 2 events aside" in text
     finally:
         writer.close()
         pg.sql("DROP OWNED BY onlooker")
