@@ -25,6 +25,7 @@
 #define OPEN_AGAIN_MAX_US INT64_C(2000000)
 #define CHORES_US INT64_C(5000000)
 #define CHORES_ROWS 1000
+#define DOUBT_US INT64_C(3600000000) /* so long after it is in doubt a COMMIT may still happen */
 #define FAILURES_MAX 3 /* one after the other; then those behind them fail, too */
 #define ENDS 0u
 #define CLAIMS 1u
@@ -47,6 +48,11 @@ struct lane {
     char why[SEMEL_KEEPER_WHY];
 };
 
+/* A claim for which nothing was sent, and whose COMMIT the server may carry out although it was released since. */
+struct doubt {
+    int64_t token, until_us; /* by the steady clock */
+};
+
 struct semel_keeper {
     const struct semel_store_ops *const *drivers;
     semel_status (*open)(void *ctx, struct semel_store **ret, struct semel_error *err);
@@ -59,6 +65,8 @@ struct semel_keeper {
     struct semel_keeper_counts counts;
     pthread_mutex_t lock;
     struct queue waiting[2]; /* ENDS, CLAIMS; under the lock, from here on */
+    struct doubt doubts[SEMEL_KEYS_MAX];
+    size_t n_doubts;
     bool stopping;
     int64_t stop_at_us;
 };
@@ -281,6 +289,57 @@ static bool is_up(struct lane *lane)
     return up;
 }
 
+/* ==== doubts ===================================================================================== */
+
+/* The server may carry out a COMMIT after its connection was lost and the claim was released, which then found no row:
+ * the key would be held for nobody. So such claims are released again with every renewal, until that found one. */
+static void remember_doubts(const struct group *g)
+{
+    struct semel_keeper *keeper = g->lane->keeper;
+    const int64_t until_us = semel__steady_us() + DOUBT_US;
+    pthread_mutex_lock(&keeper->lock);
+    for (size_t i = 0; i < g->n_claims; i++) {
+        if (g->claims[i]->claim.act != SEMEL_KEY_RUN)
+            continue;
+        if (keeper->n_doubts == SEMEL_KEYS_MAX) /* the oldest makes room */
+            memmove(keeper->doubts, keeper->doubts + 1, --keeper->n_doubts * sizeof(struct doubt));
+        keeper->doubts[keeper->n_doubts++] = (struct doubt){g->claims[i]->claim.token, until_us};
+    }
+    pthread_mutex_unlock(&keeper->lock);
+}
+
+static struct semel_key_ending release_of(int64_t token)
+{
+    return (struct semel_key_ending){.token = token, .end = SEMEL_KEY_END_RELEASED, .code = SEMEL_NONE};
+}
+
+static size_t list_doubts(struct semel_keeper *keeper, struct semel_key_ending endings[SEMEL_KEYS_MAX])
+{
+    pthread_mutex_lock(&keeper->lock);
+    size_t n = keeper->n_doubts;
+    for (size_t i = 0; i < n; i++)
+        endings[i] = release_of(keeper->doubts[i].token);
+    pthread_mutex_unlock(&keeper->lock);
+    return n;
+}
+
+/* Those that were released now, and old ones. */
+static void forget_doubts(struct semel_keeper *keeper, const struct semel_key_ending *endings, size_t n)
+{
+    int64_t now_us = semel__steady_us();
+    size_t kept = 0;
+    pthread_mutex_lock(&keeper->lock);
+    for (size_t i = 0; i < keeper->n_doubts; i++) {
+        bool released = false;
+        for (size_t k = 0; k < n; k++)
+            released = released || (endings[k].applied && endings[k].token == keeper->doubts[i].token);
+        if (!released && now_us < keeper->doubts[i].until_us)
+            keeper->doubts[kept++] = keeper->doubts[i];
+    }
+    keeper->n_doubts = kept;
+    pthread_mutex_unlock(&keeper->lock);
+}
+
 /* ==== groups ===================================================================================== */
 
 /* The commit may have happened. Releases what it may have claimed, on a new connection. */
@@ -291,11 +350,10 @@ static semel_status resolve_doubt(struct group *g, struct semel_error *err)
     size_t n = 0;
     int64_t now_us;
     atomic_fetch_add_explicit(&lane->keeper->counts.in_doubt, 1, memory_order_relaxed);
+    remember_doubts(g);
     for (size_t i = 0; i < g->n_claims; i++)
         if (g->claims[i]->claim.act == SEMEL_KEY_RUN)
-            endings[n++] = (struct semel_key_ending){.token = g->claims[i]->claim.token,
-                                                     .end = SEMEL_KEY_END_RELEASED,
-                                                     .code = SEMEL_NONE};
+            endings[n++] = release_of(g->claims[i]->claim.token);
     semel_status status = connect_again(lane, err);
     if (status == SEMEL_OK && n > 0)
         status = semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, err);
@@ -328,9 +386,11 @@ static semel_status try_group(struct group *g, struct semel_error *err)
         if (status == SEMEL_OK)
             status = attempt(g, err);
     }
-    if (status == SEMEL_UNKNOWN) /* again */
+    if (status == SEMEL_UNKNOWN) { /* again */
+        remember_doubts(g);
         for (size_t i = 0; i < g->n_claims; i++)
             g->claims[i]->in_doubt = g->claims[i]->claim.act == SEMEL_KEY_RUN;
+    }
     if (status == SEMEL_UNKNOWN || status == SEMEL_CLOSED) {
         set_up(g->lane, false, err->text);
         fail_all(g, err);
@@ -381,8 +441,10 @@ static void do_group(struct group *g)
 /* A transaction of one statement, or a few. false: the store is away. */
 static bool chore(struct lane *lane, bool renew, int64_t *ret_n)
 {
-    const struct semel_keeper *keeper = lane->keeper;
+    struct semel_keeper *keeper = lane->keeper;
+    struct semel_key_ending doubts[SEMEL_KEYS_MAX];
     struct semel_error err = {0};
+    const size_t n_doubts = renew ? list_doubts(keeper, doubts) : 0;
     int64_t now_us;
     *ret_n = 0;
     semel_status status = is_up(lane) ? SEMEL_OK : connect_again(lane, &err);
@@ -390,13 +452,19 @@ static bool chore(struct lane *lane, bool renew, int64_t *ret_n)
         status = semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, &err);
     if (status == SEMEL_OK) {
         const struct semel_key_ops *ops = lane->store->ops->keys;
-        status = renew ? ops->renew_all(lane->store, semel__str(keeper->owner), now_us + keeper->lease_us, ret_n, &err)
-                       : ops->keep(lane->store, now_us, CHORES_ROWS, ret_n, &err);
+        if (n_doubts > 0)
+            status = ops->end(lane->store, doubts, n_doubts, now_us, &err);
+        if (status == SEMEL_OK && renew)
+            status = ops->renew_all(lane->store, semel__str(keeper->owner), now_us + keeper->lease_us, ret_n, &err);
+        else if (status == SEMEL_OK)
+            status = ops->keep(lane->store, now_us, CHORES_ROWS, ret_n, &err);
         if (status == SEMEL_OK)
             status = semel_store_commit(lane->store, &err);
         else
             semel_store_rollback(lane->store);
     }
+    if (status == SEMEL_OK && n_doubts > 0)
+        forget_doubts(keeper, doubts, n_doubts);
     if (status == SEMEL_CLOSED || status == SEMEL_UNKNOWN)
         set_up(lane, false, err.text);
     return status == SEMEL_OK;

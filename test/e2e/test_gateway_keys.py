@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 
+import psycopg2
 import pytest
 
 from certs import Authority
 from conftest import run, wait_for
 from gateway import Gateway
+from middleware import Wire
 from pg import Database, free_port, pg_server  # noqa: F401  (a fixture)
 
 LONG = os.environ.get("SEMEL_LONG") == "1"
@@ -377,6 +379,37 @@ http {{
   }}
 }}
 """
+
+
+# P98: the server carries out a COMMIT after its connection was lost; nothing was sent for that claim
+def test_key_whose_claim_commits_late_is_freed(till, pg):
+    pg.sql("CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+           "PERFORM pg_catalog.pg_advisory_xact_lock_shared(4711); RETURN NULL; END $$; CREATE CONSTRAINT TRIGGER gate "
+           "AFTER INSERT ON semel.idempotency DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION gate()")
+    wire, answers = Wire(pg.server.port), []
+    gate = psycopg2.connect(pg.url)
+    try:
+        with gate.cursor() as cursor, Gateway(
+                till.url, "--store", pg.url.replace(str(pg.server.port), str(wire.port)), "--lease", "3s",
+                "--anonymous") as gateway:
+            cursor.execute("SELECT pg_advisory_lock(4711)")
+            first = threading.Thread(target=lambda: answers.append(gateway.pay("key-00000098")))
+            first.start()
+            wait_for(lambda: pg.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+                     == [("1",)], "the claim is at its COMMIT")
+            (before,), = pg.sql("SELECT clock_timestamp()")
+            wire.cut()
+            wait_for(lambda: pg.sql("SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query ~ "
+                                    f"'^(COMMIT|ROLLBACK)' AND backend_start > '{before}'") != [("0",)],
+                     "the gateway has released the claim on a new connection")
+            cursor.execute("SELECT pg_advisory_unlock(4711)")
+            first.join()
+            wait_for(lambda: gateway.pay("key-00000098")[0] == 201, "the key is free")
+            assert gateway.pay("key-00000098") == (201, None, True) and till.of("key-00000098") == 1
+    finally:
+        gate.close()
+        wire.done()
+        pg.sql("DROP TRIGGER gate ON semel.idempotency; DROP FUNCTION gate")
 
 
 def test_behind_nginx(till, file_store, tmp_path):
