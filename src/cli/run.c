@@ -179,8 +179,8 @@ const struct cli_command cli_relay = {
             "of relays on any number of machines share the work. An event is deleted after the broker confirmed it;\n"
             "a relay that is killed in between publishes it again, under the same id.\n"
             "\n"
-            "With --once it publishes what was committed when it began and can go, and ends, for cron; writers need not\n"
-            "stop. Exit code 0: no event is left. 1: some are, and stderr says why.\n"
+            "With --once, for cron, it publishes what was committed when it began and can go, and ends. Exit code 0:\n"
+            "no event is left. 1: some are, and stderr says why.\n"
             "\n"
             "Example\n"
             "  semel relay semel.yaml --once",
