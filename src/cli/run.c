@@ -163,7 +163,7 @@ static int relay(struct cli *cli, const struct cli_args *args)
 }
 
 static const struct cli_option relay_options[] = {
-    {"once", 0, NULL, "publish what is committed and can go, then end"},
+    {"once", 0, NULL, "publish what is committed now and can go, then end"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -179,8 +179,8 @@ const struct cli_command cli_relay = {
             "of relays on any number of machines share the work. An event is deleted after the broker confirmed it;\n"
             "a relay that is killed in between publishes it again, under the same id.\n"
             "\n"
-            "With --once it ends when nothing more can go, for cron. Exit code 0: no event is left. 1: some are, and\n"
-            "stderr says why.\n"
+            "With --once, for cron, it publishes what was committed when it began and can go, and ends. Exit code 0:\n"
+            "no event is left. 1: some are, and stderr says why.\n"
             "\n"
             "Example\n"
             "  semel relay semel.yaml --once",

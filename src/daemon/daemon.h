@@ -45,7 +45,7 @@ semel_status semel__daemon_new(struct semel_daemon **ret, const struct semel_con
 semel_status semel__daemon_run(struct semel_daemon *daemon, bool *ret_clean, struct semel_error *err);
 void semel__daemon_free(struct semel_daemon *daemon);
 
-/* `semel relay --once`: publishes what is committed and can go, without threads, and returns. */
+/* `semel relay --once`: publishes what is committed when it begins and can go, without threads, and returns. */
 struct semel_relay_once {
     uint64_t published;
     int64_t left, aside;       /* events that are still there: in the outbox, and aside */

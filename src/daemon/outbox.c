@@ -24,7 +24,7 @@
 #define STEP_BYTES ((size_t)16 << 20)
 #define ONCE_BYTES ((size_t)64 << 20)
 #define HEAR_MS 200
-#define STUCK_STEPS 20 /* without progress: `once` gives up */
+#define STUCK_STEPS 20    /* without progress: `once` gives up */
 #define LINGER_US 1500000 /* `once` waits so long for events that the relay looks at again after a second */
 #define LEFT_MAX 1000000
 #define COUNT_CAP 10000
@@ -57,7 +57,7 @@ struct daemon_outbox {
     struct semel_broker *sink;
     struct semel_relay *relay;
     struct semel_random rng;
-    uint64_t turns; /* of the relay's counts, as its destinations were reported */
+    uint64_t turns;    /* of the relay's counts, as its destinations were reported */
     struct once *once; /* NULL: the daemon's */
 };
 

@@ -511,11 +511,12 @@ static semel_status sent_purge(struct semel_store *store, int64_t before_us, siz
     return status;
 }
 
-#define RELAY_OPS                                                                                           \
-    .look = semel__mapped_look, .map = semel__mapped_map, .expire = expire, .join = join, .renew = renew,   \
-    .leave = leave, .peers = peers, .shards_read = shards_read, .shards_write = shards_write, .lock = lock, \
-    .note = note, .end = end, .left = left, .visible = visible, .read = read, .confirm = confirm, .set_aside = set_aside,             \
-    .aside_start = aside_start, .aside_fail = aside_fail, .aside_postpone = aside_postpone, .sent_purge = sent_purge
+#define RELAY_OPS                                                                                                   \
+    .look = semel__mapped_look, .map = semel__mapped_map, .expire = expire, .join = join, .renew = renew,           \
+    .leave = leave, .peers = peers, .shards_read = shards_read, .shards_write = shards_write, .lock = lock,         \
+    .note = note, .end = end, .left = left, .visible = visible, .read = read, .confirm = confirm,                   \
+    .set_aside = set_aside, .aside_start = aside_start, .aside_fail = aside_fail, .aside_postpone = aside_postpone, \
+    .sent_purge = sent_purge
 
 const struct semel_relay_ops semel__record_relay_sharded = {
     .shards = SEMEL_RELAY_SHARDS, .proves = true, .ahead = ahead, .tend = tend, .ahead_end = ahead_end, RELAY_OPS};

@@ -338,7 +338,7 @@ class Receiver:
     """A place for webhooks, which refuses events of the type `bad` while it is told to."""
 
     def __init__(self):
-        self.got, self.refuse = [], True
+        self.got, self.refuse, self.arrived = [], True, lambda event: None
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -349,6 +349,7 @@ class Receiver:
                 refused = outer.refuse and body["bad"]
                 if not refused:
                     outer.got.append((self.headers["webhook-id"], body["key"], body["n"]))
+                    outer.arrived(body)
                 self.send_response(422 if refused else 204)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -481,3 +482,76 @@ def test_command_waits_for_the_lock_of_the_shard_and_then_looks_again(pg):  # no
         done = asked.result()
     relay.close()
     assert done.code == 4 and "a relay is publishing it" in done.err and status_of(box, id) == "publishing", done
+
+
+# ---- relay --once ----
+
+
+class Source:
+    """Events {key, n} in the own outbox or in a table of the user's."""
+
+    def __init__(self, box, mapped):
+        self.box, self.mapped, self.n, self.lock = box, mapped, 0, threading.Lock()
+        self.db = self.connect()
+        if mapped:
+            self.db.cursor().execute("CREATE TABLE events (pos BIGINT NOT NULL, id TEXT NOT NULL PRIMARY KEY, "
+                                     "who TEXT, body TEXT)")
+            self.db.cursor().execute("CREATE INDEX events_pos ON events (pos, id)")
+
+    def connect(self):
+        if isinstance(self.box, Lite):
+            return sqlite3.connect(self.box.store.path, isolation_level=None, timeout=60, check_same_thread=False)
+        db = psycopg2.connect(self.box.url)
+        db.autocommit = True
+        return db
+
+    def put(self, key):
+        body = json.dumps({"key": key, "n": self.n, "bad": False})
+        lite, id = isinstance(self.box, Lite), str(uuid.uuid4())
+        if self.mapped:
+            text, row = "INSERT INTO events (pos, id, who, body) VALUES (?, ?, ?, ?)", (self.n, id, key, body)
+        else:
+            text = ("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, created_at) "
+                    f"VALUES (?, 'order', ?, 'Paid', ?, {time.time_ns() // 1000 if lite else 'now()'})")
+            row = (id, key, body.encode())
+        text = text.replace("semel.", "semel_") if lite else text.replace("?", "%s")
+        self.db.cursor().execute(text, row)
+        self.n += 1
+
+    def settings(self, receiver, tmp_path):
+        table = {"name": "events", "order": "pos", "id": "id", "aggregateid": "who", "payload": "body"}
+        file = tmp_path / "once.yaml"
+        file.write_text(json.dumps(receiver.settings(self.box.url, **({"table": table} if self.mapped else {}))))
+        return file
+
+    def go_on(self, _):
+        with self.lock:
+            self.put(f"w{self.n % 300}")
+
+
+def relay_once(file):
+    return run("relay", file, "--once", env={"HOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, timeout=60)
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["own", "mapped"])
+def test_once_ends_while_a_writer_goes_on_and_has_published_what_was_there(box, tmp_path, mapped):
+    # O2: each event that arrives brings another one, so that the outbox is never empty
+    receiver, source = Receiver(), Source(box, mapped)
+    receiver.arrived = source.go_on
+    for n in range(40):
+        source.put(f"k{n % 20}")
+    done = relay_once(source.settings(receiver, tmp_path))
+    receiver.server.shutdown()
+    assert done.code == 1 and "or they came after the start" in done.err and source.n >= 80, done
+    assert set(range(40)) <= {n for _, _, n in receiver.got}
+
+
+def test_once_publishes_all_of_an_aggregate_although_the_sink_takes_one_at_a_time(box, tmp_path):
+    # O2, O5: what the relay sets aside for a second is waited for
+    receiver, source = Receiver(), Source(box, False)
+    for _ in range(130):
+        source.put("k")
+    done = relay_once(source.settings(receiver, tmp_path))
+    receiver.server.shutdown()
+    assert done.code == 0 and "published 130, left 0, aside 0" in done.out, done
+    assert [n for _, _, n in receiver.got] == list(range(130))
