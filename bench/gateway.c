@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * gateway.c: what the gateway is measured by: a server behind it and clients in front of it, one thread each.
- *   gateway serve      an HTTP server on a free port of loopback, which it prints. It answers every POST with 201 and 100
- *                      bytes of JSON. GET /calls answers with the number of POSTs since the last /calls, and of those
- *                      whose Idempotency-Key ended in a number that had come before.
+ *   gateway serve      an HTTP server on a free port of loopback, which it prints. It answers every POST with 201 and
+ *                      100 bytes of JSON. GET /calls answers with the number of POSTs since the last /calls, and of
+ *                      those whose Idempotency-Key ended in a number that had come before.
  *   gateway load PORT CLIENTS MS PATH KEY REPLAYED
  *                      POSTs 200 bytes of JSON by so many keep-alive connections, each of which sends the next request
  *                      when it has its answer. A KEY that ends in "-" gets the number of the request, one that ends in

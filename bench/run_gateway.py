@@ -88,9 +88,10 @@ class Process:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(60)
 
-    def cpu_s(self):
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def cpu_us(self):
+        """The time of all its threads on a processor."""
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
 
 
 class Case:
@@ -176,11 +177,13 @@ class Bench:
         if case.replay:
             self.load(case, 1, CLIENTS, key, "any")
             case.expect(CLIENTS)
-        before = case.process.cpu_s()
+        before = case.process.cpu_us()
         per_s, p50_us, p99_us, sent = self.load(case, round_ms(self.options), CLIENTS, key,
                                                 "yes" if case.replay else "no")
-        cpu_us = (case.process.cpu_s() - before) * 1e6 / sent
+        cpu_us = (case.process.cpu_us() - before) / sent
         case.expect(0 if case.replay else sent)
+        if per_s == 0:
+            raise Failed(f"{name}: no answer within {self.options.seconds} s; this machine needs longer turns")
         for to, value in ((case.per_s, per_s), (case.p50_us, p50_us), (case.p99_us, p99_us), (case.cpu_us, cpu_us)):
             to.append(value)
 
@@ -223,7 +226,8 @@ def measure(options):
 
 
 def show(found):
-    print(f"{'CASE':18} {'PER S':>8} {'LOWEST':>8} {'HIGHEST':>8} {'RATIO':>6} {'P50 MS':>7} {'P99 MS':>7} {'CPU US':>7}")
+    print(f"{'CASE':18} {'PER S':>8} {'LOWEST':>8} {'HIGHEST':>8} {'RATIO':>6} {'P50 MS':>7} {'P99 MS':>7} "
+          f"{'CPU US':>7}")
     for case in found["cases"]:
         by = "-" if case["ratio"] is None else format(case["ratio"], ".2f")
         print(f"{case['name']:18} {case['per_s']:8.0f} {case['lowest_per_s']:8.0f} {case['highest_per_s']:8.0f} "
@@ -233,8 +237,8 @@ def show(found):
         print(f"{one['case'] + ' / ' + one['by']:40} {one['is']:6.2f}  (at least {one['at_least']})")
     if found["cpu_ratio"]["is"] is not None:
         print(f"{'processor: unguarded / nginx':40} {found['cpu_ratio']['is']:6.2f}  (at most {CPU_AT_MOST})")
-    print(f"a write with fsync takes {found['fsync_us'][0]:.0f} us before and {found['fsync_us'][1]:.0f} us after the run; "
-          f"load {found['machine']['load_before']:.1f} before, {found['machine']['load_after']:.1f} after")
+    print(f"a write with fsync takes {found['fsync_us'][0]:.0f} us before and {found['fsync_us'][1]:.0f} us after the "
+          f"run; load {found['machine']['load_before']:.1f} before, {found['machine']['load_after']:.1f} after")
 
 
 def main():

@@ -168,3 +168,19 @@ def test_the_benchmark_of_the_daemon_writes_its_cases(tmp_path):
     names = [case["name"] for case in told["cases"]]
     assert names == ["handwritten", "handwritten-sets", "semel", "semel-sets", "each"]
     assert told["semel_sets_by_handwritten_sets"] > 0 and told["semel_by_handwritten_sets"] > 0
+
+
+@pytest.mark.skipif(os.environ.get("SEMEL_LONG") != "1", reason="SEMEL_LONG=1 runs it")
+def test_the_benchmark_of_the_gateway_writes_its_cases(tmp_path):
+    """It fails by itself if an answer is wrong, or if the server was not called once per key."""
+    done = subprocess.run([SCRIPT, "--only", "gateway", "--gateway-seconds", "1", "--gateway-rounds", "1"],
+                          capture_output=True, text=True, check=False, timeout=600,
+                          env=dict(os.environ, BENCH_OUT=str(tmp_path / "out")))
+    assert done.returncode == 0, Result(done)
+    found = json.loads((tmp_path / "out" / "gateway.json").read_text())
+    names = [case["name"] for case in found["cases"]]
+    assert [name for name in names if name not in ("nginx", "middleware")] == [
+        "direct", "unguarded", "replay", "replay-sqlite", "guarded-sqlite", "guarded-postgres"]
+    assert {"nginx", "middleware"} == {*names, *found["skipped"]} & {"nginx", "middleware"}
+    assert {(one["case"], one["by"]) for one in found["ratios"]} >= {("replay", "unguarded")}
+    assert found["fsync_us"][0] > 0 and "a write with fsync takes" in done.stdout
