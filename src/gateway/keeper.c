@@ -26,7 +26,7 @@
 #define CHORES_US INT64_C(5000000)
 #define CHORES_ROWS 1000
 #define DOUBT_US INT64_C(3600000000) /* so long after it is in doubt a COMMIT may still happen */
-#define FAILURES_MAX 3 /* one after the other; then those behind them fail, too */
+#define FAILURES_MAX 3               /* one after the other; then those behind them fail, too */
 #define ENDS 0u
 #define CLAIMS 1u
 
