@@ -123,7 +123,9 @@ struct semel_guards {
 };
 
 static void enter(struct guard *g);
-static void settle_waiters(struct guard *g, bool stored);
+static void claim(struct guard *g);
+struct replay;
+static void settle_waiters(struct guard *g, const struct replay *replay);
 
 /* ==== refusals =================================================================================== */
 
@@ -334,7 +336,7 @@ static void finish(struct guard *g)
     if (g->leader != NULL)
         stop_waiting(g);
     if (g->leads)
-        settle_waiters(g, false);
+        settle_waiters(g, NULL);
     let_go(g);
     if (g->prev != NULL)
         g->prev->next = g->next;
@@ -416,6 +418,8 @@ static void replay_row(struct guard *g)
     const char *why = NULL;
     struct replay replay = replay_of_row(g);
     if (g->guards->check == NULL || g->x == NULL) {
+        if (g->leads)
+            settle_waiters(g, g->guards->check == NULL ? &replay : NULL);
         send_replay(g, &replay);
         finish(g);
         return;
@@ -433,15 +437,10 @@ static void replay_row(struct guard *g)
 
 /* ==== waiting ==================================================================================== */
 
-/* The leader has left the table, or is about to: those behind it get its answer, or one of them takes its place. */
-static void settle_waiters(struct guard *g, bool stored)
+/* The leader has left the table, or is about to: those behind it get this answer; NULL: one of them takes its place. */
+static void settle_waiters(struct guard *g, const struct replay *replay)
 {
     struct guard *at = g->waiters, *first = NULL;
-    bool answers = stored && g->guards->check == NULL;
-    struct replay replay = {.code = g->status,
-                            .headers = semel__buf_str(&g->kept),
-                            .body = g->streams || !g->rule->set.store_body ? SEMEL_STR("") : semel__buf_str(&g->spool),
-                            .origin = g->origin};
     g->waiters = NULL;
     g->n_waiters = 0;
     if (g->leads)
@@ -451,8 +450,8 @@ static void settle_waiters(struct guard *g, bool stored)
         at->leader = NULL;
         at->behind = NULL;
         untime(at);
-        if (answers) {
-            send_replay(at, &replay);
+        if (replay != NULL) {
+            send_replay(at, replay);
             finish(at);
         } else if (first == NULL) {
             first = at;
@@ -494,7 +493,10 @@ static void refuse_running(struct guard *g)
 static void wait_behind(struct guard *g, struct guard *leader)
 {
     if (g->rule->set.wait_ms == 0 || leader->n_waiters >= g->rule->set.waiters) {
-        refuse_running(g);
+        if (leader->holds)
+            refuse_running(g);
+        else
+            claim(g); /* the leader does not know yet whether the key is running: the store does */
         return;
     }
     add(&g->guards->counts->waited);
@@ -811,6 +813,17 @@ static void count_end(struct guard *g)
     }
 }
 
+/* Those behind it get the answer that was stored, unless each caller is to be checked. */
+static void settle_stored(struct guard *g, bool stored)
+{
+    const struct replay replay = {
+        .code = g->status,
+        .headers = semel__buf_str(&g->kept),
+        .body = g->streams || !g->rule->set.store_body ? SEMEL_STR("") : semel__buf_str(&g->spool),
+        .origin = g->origin};
+    settle_waiters(g, stored && g->guards->check == NULL ? &replay : NULL);
+}
+
 static void on_ended(struct guard *g)
 {
     bool applied = g->job.ending.applied;
@@ -837,7 +850,7 @@ static void on_ended(struct guard *g)
     if (!applied && !finished && g->end == SEMEL_KEY_END_COMPLETED)
         refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, "another request has taken the key over");
     if (g->leads)
-        settle_waiters(g, applied && g->end == SEMEL_KEY_END_COMPLETED);
+        settle_stored(g, applied && g->end == SEMEL_KEY_END_COMPLETED);
     pass_answer(g);
 }
 

@@ -381,6 +381,21 @@ http {{
 """
 
 
+# A1: however many come at once, a key that is completed is not running
+def test_completed_key_is_replayed_to_all_who_ask_at_once(till, store):
+    with Gateway(till.url, "--store", store, "--anonymous") as gateway:
+        assert gateway.pay("key-00000064") == (201, None, False)
+        for _ in range(3):
+            answers = []
+            threads = [threading.Thread(target=lambda: answers.append(gateway.pay("key-00000064"))) for _ in range(64)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert set(answers) == {(201, None, True)} and len(answers) == 64
+    assert till.of("key-00000064") == 1
+
+
 # P98: the server carries out a COMMIT after its connection was lost; nothing was sent for that claim
 def test_key_whose_claim_commits_late_is_freed(till, pg):
     pg.sql("CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "

@@ -1127,6 +1127,7 @@ static void make_unknown(const char *key)
     upstream_answer(&up, FAILED_WORK);
     assert_int_equal(status_of(request("POST", "/", key, "", "x")), 500);
     upstream_answer(&up, MADE);
+    poll(NULL, 0, 5); /* a settle of 1 ms is over */
 }
 
 static void open_with_reconcile(int64_t settle_ms)
