@@ -816,11 +816,11 @@ static void count_end(struct guard *g)
 /* Those behind it get the answer that was stored, unless each caller is to be checked. */
 static void settle_stored(struct guard *g, bool stored)
 {
-    const struct replay replay = {
-        .code = g->status,
-        .headers = semel__buf_str(&g->kept),
-        .body = g->streams || !g->rule->set.store_body ? SEMEL_STR("") : semel__buf_str(&g->spool),
-        .origin = g->origin};
+    const struct replay replay = {.code = g->status,
+                                  .headers = semel__buf_str(&g->kept),
+                                  .body = g->streams || !g->rule->set.store_body ? SEMEL_STR("")
+                                                                                 : semel__buf_str(&g->spool),
+                                  .origin = g->origin};
     settle_waiters(g, stored && g->guards->check == NULL ? &replay : NULL);
 }
 
