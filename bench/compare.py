@@ -18,14 +18,13 @@ import argparse
 import json
 import os
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from run_kafka import PARTITIONS, Bench, Failed, Kafka, Skip, machine
+from run_kafka import PARTITIONS, Bench, Failed, Kafka, Skip, conclude, machine
 
 CASES = ("each", "sets", "duplicates", "poison")
 BUILDS = ("new", "old")
@@ -185,15 +184,7 @@ def main():
     options = parser.parse_args()
     if not set(options.only.split(",")) <= {"", "sqlite", "postgres", "kafka"}:
         parser.error("--only: of sqlite, postgres, kafka")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        found = measure(options, options.tmp.resolve())
-    except (Failed, OSError, subprocess.SubprocessError) as why:
-        print(f"compare.py: {why}", file=sys.stderr)
-        return 1
-    show(found)
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
+    return conclude(options, lambda given: measure(given, given.tmp.resolve()), show)
 
 
 if __name__ == "__main__":

@@ -15,22 +15,12 @@
 
 #include "bench/bench.h"
 #include "kafka/client.h"
+#define PROGRAM "fill"
+#include "program.h"
 
 #define SEED UINT64_C(20261116)
 #define ASK_MS 10000
 #define TRIES 10
-
-static long number(const char *text, long max)
-{
-    char *end;
-    const long n = strtol(text, &end, 10);
-
-    if (*text == '\0' || *end != '\0' || n < 1 || n > max) {
-        fprintf(stderr, "fill: a number from 1 to %ld is expected, not %s\n", max, text);
-        exit(2);
-    }
-    return n;
-}
 
 static void send_one(struct kafka_client *client, const char *topic, const struct bench_msg *msg)
 {

@@ -29,6 +29,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define PROGRAM "gateway"
+#include "program.h"
+
 #define BUF_MAX 8192
 #define CLIENTS_MAX 1024
 #define EVENTS_MAX 64
@@ -42,28 +45,6 @@ struct conn {
     int64_t sent_us;
     char buf[BUF_MAX + 1];
 };
-
-static _Noreturn void fail(const char *doing, const char *why)
-{
-    fprintf(stderr, "gateway: %s: %s\n", doing, why);
-    exit(1);
-}
-
-static int64_t now_us(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
-static long number(const char *text, long max)
-{
-    char *end;
-    const long n = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || n < 1 || n > max)
-        fail(text, "a number is expected");
-    return n;
-}
 
 static void watch(int epoll, struct conn *conn)
 {

@@ -28,6 +28,9 @@
 #include <libpq-fe.h>
 #include <librdkafka/rdkafka.h>
 
+#define PROGRAM "handwritten"
+#include "program.h"
+
 #define THREADS 2
 #define POLL_MS 100
 #define BATCH 500
@@ -46,12 +49,6 @@ struct consumer {
     rd_kafka_queue_t *queue; /* what rk polls */
     PGconn *conn;
 };
-
-static _Noreturn void fail(const char *doing, const char *why)
-{
-    fprintf(stderr, "handwritten: %s: %s\n", doing, why);
-    exit(1);
-}
 
 /* ---- the database ------------------------------------------------------------------------------------- */
 

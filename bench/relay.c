@@ -38,6 +38,8 @@
 #include <librdkafka/rdkafka.h>
 
 #include "kafka/client.h"
+#define PROGRAM "relay"
+#include "program.h"
 
 #define BATCH_MAX 10000
 #define ASK_MS 10000
@@ -45,28 +47,6 @@
 #define PUTTERS 4
 #define LOOK_MS 10
 #define SECONDS_MAX 600
-
-static _Noreturn void fail(const char *doing, const char *why)
-{
-    fprintf(stderr, "relay: %s: %s\n", doing, why);
-    exit(1);
-}
-
-static int64_t now_us(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
-static long number(const char *text, long max)
-{
-    char *end;
-    const long n = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || n < 1 || n > max)
-        fail(text, "a number is expected");
-    return n;
-}
 
 static PGresult *must(PGconn *conn, const char *doing, PGresult *res)
 {

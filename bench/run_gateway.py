@@ -36,7 +36,7 @@ import sys
 import tempfile
 import urllib.request
 
-from run_kafka import HERE, Database, Failed, free_port, machine, ratio, wait_for
+from run_kafka import HERE, Database, Failed, conclude, free_port, machine, ratio, wait_for
 from run_relay import fsync_us, known_ratio
 
 CLIENTS = 32
@@ -252,15 +252,7 @@ def main():
     parser.add_argument("--cases", default="", help="only these, by commas")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        found = measure(options)
-    except (Failed, subprocess.SubprocessError) as why:
-        print(f"run_gateway.py: {why}", file=sys.stderr)
-        return 1
-    show(found)
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
+    return conclude(options, measure, show)
 
 
 if __name__ == "__main__":

@@ -412,6 +412,22 @@ def measure(options):
         kafka.done()
 
 
+def conclude(options, measured, shown):
+    """Measures, shows and writes what was found to options.out; returns the exit code. 77: it was skipped."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        found = measured(options)
+    except Skip as why:
+        print(f"skipped: {why}")
+        return 77
+    except (Failed, OSError, subprocess.SubprocessError) as why:
+        print(f"{pathlib.Path(sys.argv[0]).name}: {why}", file=sys.stderr)
+        return 1
+    shown(found)
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description="see the head of this file")
     parser.add_argument("--url", required=True, help="the server's URL, with a database that is there")
@@ -423,18 +439,7 @@ def main():
     parser.add_argument("--idle", type=float, default=IDLE_S)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        found = measure(options)
-    except Skip as why:
-        print(f"skipped: {why}")
-        return 77
-    except (Failed, subprocess.SubprocessError) as why:
-        print(f"run_kafka.py: {why}", file=sys.stderr)
-        return 1
-    show(found)
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
+    return conclude(options, measure, show)
 
 
 if __name__ == "__main__":
