@@ -22,7 +22,9 @@ A parameter is :name, and sql/statements/names gives each name its kind. Postgre
 b.name is the item's value, b.n its number from 1. `rows: arrays` (the default) unnests an array per column. `pairs`
 adds a single value per column, for a column that is the same in all items; the columns that are named behind the word
 are always arrays. `shaped`: the driver writes the text, by which columns are NULL, the same, or different. SQLite runs
-the statement once per item, so that :name is its value; with `rows: none` only once, and it reads no item.
+the statement once per item, so that :name is its value; with `rows: none` only once, and it reads no item. With `rows:
+many inbox_drawn` an insert of one row of parameters is also compiled for MANY items at once; where not all of them were
+applied, the statement of that name gives a row for each that was.
 """
 import pathlib
 import re
@@ -30,12 +32,14 @@ import sys
 
 KINDS = {"text": "text", "key": "text", "status": "text", "class": "text", "bytes": "bytea", "fingerprint": "bytea",
          "id": "bytea", "int": "bigint", "time": "timestamptz", "bool": "boolean"}
+MANY = 8
 SYMBOLS = {"postgres": "semel__pg_statements", "sqlite": "semel__sqlite_statements"}
 BLOCK = re.compile(r"^-- (name|operator|fragment): (\w+)(?:\((\w+)\))?$", re.MULTILINE)
 HEADER = re.compile(r"^-- (gives|rows|table|none|only): (.+)$", re.MULTILINE)
 FRAGMENT = re.compile(r"\{(\w+)(?:\(([^{}]*)\))?\}")
 # What could be taken for a parameter and is none: strings, quoted names, casts.
 TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|::|:([a-z_]+)")
+VALUES = re.compile(r"^(INSERT INTO .* VALUES )(\((?:\?\d+(?:, )?)+\))")
 TABLE = re.compile(r"\b(?:FROM|INTO|UPDATE)\s+(?:main\.)?(semel[._]\w+)")
 ROWS = re.compile(r":rows AS (\w+)")
 
@@ -117,6 +121,13 @@ class Statement:
             raise Fault(f"{self.where}: applied or changes must be alone")
         self.text = self.postgres(text) if dialect.name == "postgres" else self.numbered(text, "?{}")
 
+    def many(self):
+        match = VALUES.match(self.text)
+        if match is None:
+            raise Fault(f"{self.where}: rows: many needs INSERT INTO ... VALUES with a row of parameters")
+        rows = [re.sub(r"\d+", lambda n, k=k: str(int(n[0]) + k * len(self.params)), match[2]) for k in range(MANY)]
+        return match[1] + ", ".join(rows) + self.text[match.end():]
+
     def kind(self, name):
         if name not in self.names:
             raise Fault(f"{self.where}: {name} is not in sql/statements/names")
@@ -189,8 +200,12 @@ class Statement:
             out.append(f".params = (const struct sql_param[]){{{params}}}, .n_params = {len(self.params)}")
         if gives:
             out.append(f".gives = (const uint16_t[]){{{gives}}}, .n_gives = {len(self.gives)}")
-        if self.headers.get("rows") == "none":
+        mode, *which = self.headers.get("rows", "").split() or [""]
+        if mode == "none":
             out.append(".alone = true")
+        if mode == "many":
+            out.append(f".many = {{\"semel_{self.name}_many\", {literal(self.many())}}}, .n_many = {MANY}, "
+                       f".which = SQL_{which[0]}")
         if "@" in self.text:
             out.append(".maps = true")
         if shaped:

@@ -48,6 +48,12 @@ CREATE TABLE semel.stream (
     CHECK (octet_length(consumer) BETWEEN 1 AND 255 AND octet_length(source) <= 255)
 );
 
+-- The rules for single columns of semel.record are domains: the server keeps those at hand, while it reads the checks
+-- of a table from their text for every statement that writes.
+CREATE DOMAIN semel.record_key AS bytea
+    CHECK (octet_length(VALUE) = 17 OR (octet_length(VALUE) < 256 AND VALUE >= '\x01'::bytea));
+CREATE DOMAIN semel.record_count AS integer CHECK (VALUE >= 0);
+
 -- One row per message and consumer, kept until it is final and old enough to be purged. People read the view
 -- semel.inbox below; this table keeps its rows in few bytes, because most of them are completed and only say so:
 --
@@ -66,12 +72,10 @@ CREATE TABLE semel.record (
     arrival         bigint NOT NULL,
     received_at     timestamptz NOT NULL,
     stream          integer NOT NULL,                       -- of semel.stream; a foreign key would cost a lock per row
-    key             bytea NOT NULL,
+    key             semel.record_key NOT NULL,
     fingerprint     bytea,                                  -- a letter for the kind, then the digest
     type            text COLLATE "C",
-    status          text COLLATE "C"
-                    CHECK (status IN ('processing', 'failed', 'waiting', 'rejected', 'unknown', 'dead', 'stale',
-                                      'prevented', 'quarantined')),
+    status          text COLLATE "C",                       -- a word of record_state_check below
     open_for        text COLLATE "C",
     updated_at      timestamptz,
     processed_at    timestamptz,                            -- when it became final
@@ -80,9 +84,9 @@ CREATE TABLE semel.record (
     version         bigint,
     lease_until     timestamptz,
     lease_token     bigint,
-    attempts        integer CHECK (attempts >= 0),          -- committed starts in all
-    attempts_before integer CHECK (attempts_before >= 0),   -- of these, before the last retry; NULL: 0
-    retries         integer CHECK (retries >= 0),           -- NULL: 0
+    attempts        semel.record_count,                     -- committed starts in all
+    attempts_before semel.record_count,                     -- of these, before the last retry; NULL: 0
+    retries         semel.record_count,                     -- NULL: 0
     alone           boolean,                                -- must run by itself; NULL: false
     order_key       text COLLATE "C",
     lease_owner     text COLLATE "C",
@@ -94,10 +98,10 @@ CREATE TABLE semel.record (
     payload         bytea,                                  -- NULL: not kept
     traceparent     text,
     PRIMARY KEY (key, stream),
-    CHECK (octet_length(key) BETWEEN 1 AND 255 AND (get_byte(key, 0) > 0 OR octet_length(key) = 17)),
-    CONSTRAINT record_open_check
-        CHECK ((open_for IS NULL) = (coalesce(status, 'completed') IN ('completed', 'rejected', 'stale', 'prevented'))),
-    CONSTRAINT record_lease_check CHECK ((coalesce(status, '') = 'processing') = (lease_token IS NOT NULL))
+    CONSTRAINT record_state_check CHECK (coalesce(status, 'stale') = ANY (      -- completed is as final as stale
+        CASE WHEN open_for IS NULL AND lease_token IS NULL THEN '{rejected,stale,prevented}'::text[]
+             WHEN lease_token IS NULL THEN '{failed,waiting,unknown,dead,quarantined}'::text[]
+             WHEN open_for IS NOT NULL THEN '{processing}'::text[] ELSE '{}'::text[] END))
 );
 
 -- Inserts at one end and deletes at the other are the normal life of this table. What purge leaves is vacuumed when it

@@ -7,8 +7,14 @@
 -- internal and granted to nobody, but for what operators do (018); what applications call is in 017 and 018, and
 -- docs/sql-postgres.md describes it.
 --
--- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; text is
--- compared by bytes whatever the collation of what the caller passes.
+-- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; what the
+-- functions of 017 refuse they raise themselves, so that the CONTEXT of the error is one line: they ask one that gives
+-- what the checks raise as a value, a refusal, which is an SQLSTATE, a space and the text; text is compared by bytes
+-- whatever the collation of what the caller passes.
+--
+-- The planner puts the body of an SQL function in the place of its call only where the declared volatility fits the
+-- body: arithmetic with timestamptz and intervals is STABLE. A function that says IMMUTABLE there is parsed and planned
+-- anew by every statement.
 
 SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
 LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
@@ -20,13 +26,13 @@ CREATE FUNCTION semel._later(at timestamptz, us bigint) RETURNS timestamptz LANG
 AS $$ SELECT at + us * interval '1 microsecond' $$;
 
 -- The time of a change, after the one before: updated_at never falls, even if the clock does.
-CREATE FUNCTION semel._touched(before timestamptz, now timestamptz) RETURNS timestamptz LANGUAGE sql IMMUTABLE
+CREATE FUNCTION semel._touched(before timestamptz, now timestamptz) RETURNS timestamptz LANGUAGE sql STABLE
 AS $$ SELECT CASE WHEN before > now THEN before + interval '1 microsecond' ELSE now END $$;
 
 -- ---- fencing tokens: the layout stands in src/core/token.h ----------------------------------------------------------
 
 -- Units of 1.024 ms since 2020.
-CREATE FUNCTION semel._token_clock(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION semel._token_clock(at timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN at > timestamptz '2020-01-02 00:00:00+00'
                 THEN ((extract(epoch FROM least(at, timestamptz '2090-01-01 00:00:00+00')) - 1577836800)
                       * 1000000)::bigint >> 10
@@ -44,7 +50,7 @@ RETURNS bigint LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- The moment of its clock.
-CREATE FUNCTION semel._token_time(token bigint) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION semel._token_time(token bigint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
     SELECT timestamptz '2020-01-01 00:00:00+00' + (token >> 22 << 10) * interval '1 microsecond'
 $$;
 
@@ -107,7 +113,7 @@ CREATE FUNCTION semel.message_key(message_id text) RETURNS bytea LANGUAGE sql ST
 $$;
 
 -- What is stored of the time of a message, beside its key.
-CREATE FUNCTION semel._time_beside(key bytea, message_time timestamptz) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION semel._time_beside(key bytea, message_time timestamptz) RETURNS timestamptz LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN get_byte(key, 0) <> 0 OR get_byte(key, 7) >> 4 <> 7 OR get_byte(key, 9) >> 6 <> 2
                 THEN message_time
                 WHEN message_time IS NULL THEN '-infinity'
@@ -117,7 +123,7 @@ CREATE FUNCTION semel._time_beside(key bytea, message_time timestamptz) RETURNS 
 $$;
 
 -- And back: the time of a message, as the view semel.inbox has it.
-CREATE FUNCTION semel._time_made(key bytea, message_time timestamptz) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION semel._time_made(key bytea, message_time timestamptz) RETURNS timestamptz LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN message_time IS NOT NULL THEN nullif(message_time, '-infinity')
                 WHEN get_byte(key, 0) = 0 AND get_byte(key, 7) >> 4 = 7 AND get_byte(key, 9) >> 6 = 2
                 THEN timestamptz 'epoch' + ('x' || encode(substr(key, 2, 6), 'hex'))::bit(48)::bigint
@@ -224,9 +230,8 @@ CREATE FUNCTION semel._check_access(who text, for_consumer text) RETURNS void LA
 BEGIN
     IF NOT semel._may_act(for_consumer) THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('%s: role "%s" may not act for consumer "%s"', who, semel._actor(),
-                             semel._show(for_consumer, 255)),
-            HINT = 'The table semel.access lists which role may act for which consumer.';
+            MESSAGE = format('%s: role "%s" may not act for consumer "%s"; the table semel.access lists which role may',
+                             who, semel._actor(), semel._show(for_consumer, 255));
     END IF;
 END $$;
 

@@ -261,6 +261,27 @@ BEGIN
     RETURN m;
 END $$;
 
+-- The arguments of a call as policy and message, or what is wrong with them. The subtransaction of the handler writes
+-- nothing, but for the first message with an order key (_policy_settle).
+CREATE FUNCTION semel._given(
+    who text, consumer text, message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb,
+    business_key text, order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer,
+    class text = 'transient', lease interval = NULL,
+    OUT p semel._policy, OUT m semel._message, OUT refusal text)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._check_class(who, class, false);
+    PERFORM semel._check_lease(who, lease);
+    IF who = 'inbox_fail' THEN
+        PERFORM semel._check_given(who, 'message_id', message_id IS NOT NULL);
+    END IF;
+    p := semel._policy_for(who, consumer, order_key, version);
+    m := semel._message(who, p, message_id, source, type, payload, raw, headers, business_key, order_key, version,
+                        fingerprint, message_time, delivery);
+EXCEPTION WHEN invalid_parameter_value OR insufficient_privilege THEN
+    refusal := SQLSTATE || ' ' || SQLERRM;
+END $$;
+
 -- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
 

@@ -28,20 +28,17 @@ LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; re
 -- ---- who holds what -----------------------------------------------------------------------------------------------
 
 -- An end that came too late, of an effect in this database: the transaction that made it must not commit.
-CREATE FUNCTION semel._refuse_end(token bigint) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'object_not_in_prerequisite_state',
-        MESSAGE = format('no message is held under token %s: its lease ran out, or it has its end; the effect of this '
-                         'transaction must not be committed', token),
-        HINT = 'Roll back. Call inbox_finish first and have the effect after it, in one transaction.';
-END $$;
+CREATE FUNCTION semel._late_end(token bigint) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT format('no message is held under token %s: its lease ran out, or it has its end; the effect of this '
+                  'transaction must not be committed', token)
+$$;
 
 CREATE FUNCTION semel._held_at_commit() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 BEGIN
     IF NEW.kind = 'refused' THEN
-        PERFORM semel._refuse_end(NEW.token);
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = semel._late_end(NEW.token),
+            HINT = 'Roll back. Call inbox_finish first and have the effect after it, in one transaction.';
     ELSIF EXISTS (SELECT FROM semel.held AS h WHERE h.token = NEW.token) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'integrity_constraint_violation',
@@ -60,7 +57,7 @@ END $$;
 CREATE FUNCTION semel._begun_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     part pg_catalog.text[];
-    consumer pg_catalog.text := pg_catalog.current_setting('semel.begun_for', true);
+    consumer pg_catalog.text;
     message_id pg_catalog.text;
 BEGIN
     IF pg_catalog.current_setting('semel.begun', true) OPERATOR(pg_catalog.=) '-'::pg_catalog.text
@@ -76,10 +73,11 @@ BEGIN
         message_id := pg_catalog.convert_from(pg_catalog.substr(
             pg_catalog.convert_to(part[3], 'UTF8'), 1 OPERATOR(pg_catalog.+) part[1]::pg_catalog.int4
                                                       OPERATOR(pg_catalog.+) part[2]::pg_catalog.int4), 'UTF8');
-    ELSIF pg_catalog.get_byte(NEW.key, 0) OPERATOR(pg_catalog.=) 0 THEN
-        message_id := pg_catalog.encode(pg_catalog.substr(NEW.key, 2), 'hex'::pg_catalog.text)::pg_catalog.uuid;
     ELSE
-        message_id := pg_catalog.convert_from(NEW.key, 'UTF8');
+        consumer := pg_catalog.current_setting('semel.begun_for', true);
+        message_id := CASE WHEN pg_catalog.get_byte(NEW.key, 0) OPERATOR(pg_catalog.=) 0 THEN
+            pg_catalog.encode(pg_catalog.substr(NEW.key, 2), 'hex'::pg_catalog.text)::pg_catalog.uuid::pg_catalog.text
+            ELSE pg_catalog.convert_from(NEW.key, 'UTF8') END;
     END IF;
     RAISE EXCEPTION USING
         ERRCODE = 'integrity_constraint_violation',
@@ -150,24 +148,6 @@ BEGIN
     END IF;
     said := set_config('semel.locks', (n + 1)::text, true);
     RETURN pg_try_advisory_xact_lock(semel._lock_name(consumer, source, message_id));
-END $$;
-
--- Remembers a message that is about to be begun: new. busy: another transaction has it. NULL: another message is in
--- hand, or there is too much to remember in a setting.
-CREATE FUNCTION semel._take_hand(consumer text, source text, message_id text, payload bytea) RETURNS text
-LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN CASE WHEN coalesce(current_setting('semel.begun', true), '') NOT IN ('', '-')
-                     OR octet_length(payload) > 2000 THEN NULL
-                WHEN NOT CASE WHEN coalesce(current_setting('semel.locks', true), '') <> ''
-                              THEN semel._try_lock(consumer, source, message_id)
-                              ELSE set_config('semel.locks', '1', true) = '1'
-                                   AND pg_try_advisory_xact_lock(semel._lock_name(consumer, source, message_id)) END
-                THEN 'busy'
-                WHEN set_config('semel.begun', CASE WHEN payload IS NULL THEN 'n' ELSE 'p' END || octet_length(consumer)
-                                || ' ' || octet_length(source) || ' ' || consumer || source || message_id, true) <> ''
-                     AND (payload IS NULL OR set_config('semel.begun_payload', encode(payload, 'hex'), true) <> '!')
-                THEN 'new' END;
 END $$;
 
 -- The name of a watermark's row, for who makes it.

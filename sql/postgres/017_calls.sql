@@ -12,18 +12,24 @@ LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; re
 
 -- ---- in one transaction with the effect ---------------------------------------------------------------------------
 
--- By all the rules.
+-- By all the rules. Without an act: the outcome is the refusal.
 CREATE FUNCTION semel._begin(
     consumer text, message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb, business_key text,
     order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer, strict boolean)
 RETURNS semel._answer LANGUAGE plpgsql AS $$
 DECLARE
     loose boolean := NOT coalesce(strict AND nullif(current_setting('semel.strict', true), '')::boolean, strict, true);
-    p semel._policy := semel._policy_for('inbox_begin', consumer, order_key, version);
-    m semel._message := semel._message('inbox_begin', p, message_id, source, type, payload, raw, headers, business_key,
-                                       order_key, version, fingerprint, message_time, delivery);
-    a semel._answer := semel._deliver(p, m, CASE WHEN loose THEN 'claim' ELSE 'begin' END, p.lease, NULL, NULL);
+    given record := semel._given('inbox_begin', consumer, message_id, source, type, payload, raw, headers, business_key,
+                                 order_key, version, fingerprint, message_time, delivery);
+    p semel._policy := given.p;
+    m semel._message := given.m;
+    a semel._answer;
 BEGIN
+    IF given.refusal IS NOT NULL THEN
+        a.outcome := given.refusal;
+        RETURN a;
+    END IF;
+    a := semel._deliver(p, m, CASE WHEN loose THEN 'claim' ELSE 'begin' END, p.lease, NULL, NULL);
     IF a.token IS NOT NULL AND a.act = 'run' THEN
         PERFORM semel._hold(a.token, CASE WHEN loose THEN 'loose' ELSE 'begun' END, p, m, a.attempt);
     END IF;
@@ -57,11 +63,30 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Why a message with a final row does not run, where more is in that row than what inbox_begin looks at; NULL: the
+-- rules have to look.
+CREATE FUNCTION semel._told(of_stream integer, of_key bytea, print bytea) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    r semel.inbox;
+BEGIN
+    SELECT i.* INTO r FROM semel.inbox AS i WHERE i.key = of_key AND i.stream = of_stream;
+    RETURN CASE WHEN r.processed_at IS NOT NULL AND semel._damaged(r) IS NOT TRUE
+                     AND NOT semel._conflicts(print, r.fingerprint) THEN
+                CASE r.status WHEN 'stale' THEN 'stale' WHEN 'prevented' THEN 'business_duplicate'
+                              ELSE 'duplicate' END END;
+END $$;
+
 -- A plain message (no keys, no version, no headers: most are) is judged by one look at all that is stored, and by its
--- insert; where these give no answer, the rules (_begin) are asked. The look also takes the lock of a message that has
--- no row, and remembers it as the one in hand. A final row is read without a lock, and nothing is written then: only at
--- READ COMMITTED, and where no COMMIT waits for a standby, which one without a write would not do (P16, P90).
--- In each transaction the expressions of a function are made ready anew, so there are few here.
+-- insert; where these give no answer, the rules (_begin) are asked. What the look finds:
+--     absent   no row: the message is locked and remembered as the one in hand (new; busy: another transaction has it;
+--              NULL: another message is in hand, or there is too much to remember in a setting), then inserted
+--     plain    completed at the first attempt, with nothing in its row that could be damaged
+--     final    any other final row
+--     NULL     for the rules
+-- A final row is read without a lock, and nothing is written then: only at READ COMMITTED, and where no COMMIT waits
+-- for a standby, which one without a write would not do (P16, P90). In each transaction the expressions of a function
+-- are made ready anew, those of a query each time, so each path has few; the look reads the table, because the row of
+-- the view costs more to build than all that is asked of it.
 CREATE FUNCTION semel.inbox_begin(
     consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
@@ -71,11 +96,14 @@ SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
     bytes bytea;
     print bytea;
-    kept text;
-    event_time timestamptz;
-    said text;
-    of_stream integer;
     of_key bytea;
+    look text;
+    of_stream integer;
+    stored bytea;
+    said text;
+    kept text;
+    timed text;
+    event_time timestamptz;
 BEGIN
     IF num_nonnulls(order_key, business_key, version, headers, message_time) = 0
        AND num_nulls(consumer, message_id, source, strict) = 0 AND strict
@@ -88,35 +116,52 @@ BEGIN
             print := CASE WHEN fingerprint IS NOT NULL THEN '\x63'::bytea || fingerprint
                           WHEN octet_length(bytes) <= 1048576 THEN semel._fingerprint(payload, bytes) END;
         END IF;
-        SELECT s.stream, one.key, coalesce((c.policy).keep, (semel._policy_default()).keep), i.outcome,
-               CASE WHEN octet_length(inbox_begin.message_id) IN (26, 36)
-                         AND coalesce((c.policy).timed_ids, (semel._policy_default()).timed_ids) <> 'false'
-                    THEN semel._id_time(inbox_begin.message_id,
-                                        coalesce((c.policy).timed_ids, (semel._policy_default()).timed_ids)
-                                        <> 'uuidv7') END,
-               CASE WHEN s.stream IS NULL
-                         OR (c.consumer IS NOT NULL
-                             AND (c.policy IS NULL OR (c.policy).one_source OR (c.policy).ord = 'version'))
+        of_key := semel.message_key(message_id);
+        SELECT s.stream, i.fingerprint, i.outcome, coalesce((c.policy).keep, (semel._policy_default()).keep),
+               coalesce((c.policy).timed_ids, (semel._policy_default()).timed_ids),
+               CASE WHEN (c.consumer IS NOT NULL
+                          AND (c.policy IS NULL OR (c.policy).one_source OR (c.policy).ord = 'version'))
                          OR octet_length(bytes) > least((c.policy).payload_max, 1048576)
                          OR (EXISTS (SELECT FROM semel.access) AND NOT semel._may_act(inbox_begin.consumer)) THEN NULL
-                    WHEN i.status IS NULL THEN
-                        semel._take_hand(inbox_begin.consumer, inbox_begin.source, inbox_begin.message_id,
-                            CASE WHEN coalesce((c.policy).keep, (semel._policy_default()).keep) = 'unfinished'
-                                 THEN bytes END)
-                    WHEN i.processed_at IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
-                         AND current_setting('synchronous_standby_names') = ''
-                         AND NOT semel._conflicts(print, i.fingerprint) AND semel._damaged(i) IS NOT TRUE
-                         AND (coalesce(current_setting('semel.begun', true), '') = ''
-                              OR NOT semel._is_begun(i.consumer, i.source, i.message_id)) THEN
-                        CASE i.status WHEN 'stale' THEN 'stale' WHEN 'prevented' THEN 'business_duplicate'
-                                      ELSE 'duplicate' END END
-        INTO of_stream, of_key, kept, said, event_time, why
-        FROM (SELECT semel.message_key(inbox_begin.message_id) AS key OFFSET 0) AS one
+                    WHEN i.arrival IS NULL THEN 'absent'
+                    WHEN num_nonnulls(i.status, i.open_for, i.due_at, i.version, i.lease_until, i.lease_token,
+                                      i.attempts, i.attempts_before, i.retries, i.order_key, i.lease_owner,
+                                      i.error_text, i.position, i.traceparent) = 0
+                         AND i.arrival > 0 AND (octet_length(i.type) > 255) IS NOT TRUE
+                         AND (octet_length(i.outcome) > 65536) IS NOT TRUE
+                         AND (i.fingerprint IS NULL OR (octet_length(i.fingerprint) = 17
+                                                        AND get_byte(i.fingerprint, 0) IN (99, 106, 114)))
+                    THEN 'plain'
+                    WHEN i.open_for IS NULL THEN 'final' END
+        INTO of_stream, stored, said, kept, timed, look
+        FROM semel.stream AS s
+        LEFT JOIN semel.record AS i ON i.key = of_key AND i.stream = s.stream
         LEFT JOIN semel.consumer AS c ON c.consumer = inbox_begin.consumer COLLATE "C"
-        LEFT JOIN semel.stream AS s
-               ON s.consumer = inbox_begin.consumer COLLATE "C" AND s.source = inbox_begin.source COLLATE "C"
-        LEFT JOIN semel.inbox AS i ON i.key = one.key AND i.stream = s.stream;
+        WHERE s.consumer = inbox_begin.consumer COLLATE "C" AND s.source = inbox_begin.source COLLATE "C";
+        IF look = 'absent' THEN
+            why := CASE WHEN coalesce(current_setting('semel.begun', true), '') NOT IN ('', '-')
+                             OR (kept = 'unfinished' AND octet_length(bytes) > 2000) THEN NULL
+                        WHEN NOT CASE WHEN coalesce(current_setting('semel.locks', true), '') <> ''
+                                      THEN semel._try_lock(consumer, source, message_id)
+                                      ELSE set_config('semel.locks', '1', true) = '1' AND pg_try_advisory_xact_lock(
+                                               semel._lock_name(consumer, source, message_id)) END THEN 'busy'
+                        WHEN set_config('semel.begun',
+                                        CASE WHEN kept = 'unfinished' AND bytes IS NOT NULL THEN 'p' ELSE 'n' END
+                                        || octet_length(consumer) || ' ' || octet_length(source) || ' ' || consumer
+                                        || source || message_id, true) IS NOT NULL
+                        THEN 'new' END;
+        ELSIF look IN ('plain', 'final') AND current_setting('transaction_isolation') = 'read committed'
+              AND current_setting('synchronous_standby_names') = '' AND NOT semel._conflicts(print, stored)
+              AND (coalesce(current_setting('semel.begun', true), '') = ''
+                   OR NOT semel._is_begun(consumer, source, message_id)) THEN
+            why := CASE look WHEN 'plain' THEN 'duplicate' ELSE semel._told(of_stream, of_key, print) END;
+        END IF;
         IF why = 'new' THEN
+            IF bytes IS NOT NULL AND kept = 'unfinished' THEN
+                PERFORM set_config('semel.begun_payload', encode(bytes, 'hex'), true);
+            END IF;
+            event_time := CASE WHEN octet_length(message_id) IN (26, 36) AND timed <> 'false'
+                               THEN semel._id_time(message_id, timed <> 'uuidv7') END;
             INSERT INTO semel.record (arrival, received_at, stream, key, fingerprint, type, message_time, payload)
             VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key, print,
                     inbox_begin.type, semel._time_beside(of_key, event_time), CASE WHEN kept = 'always' THEN bytes END)
@@ -131,6 +176,9 @@ BEGIN
         SELECT a.act, a.why, a.attempt, a.outcome INTO act, why, attempt, said
         FROM semel._begin(consumer, message_id, source, type, payload, raw, headers, business_key, order_key, version,
                           fingerprint, message_time, delivery, strict) AS a;
+        IF act IS NULL THEN
+            RAISE EXCEPTION USING ERRCODE = left(said, 5), MESSAGE = substr(said, 7);
+        END IF;
     ELSE
         act := CASE why WHEN 'new' THEN 'run' WHEN 'busy' THEN 'later' ELSE 'ack' END;
         attempt := CASE why WHEN 'new' THEN 1 ELSE 0 END;
@@ -141,43 +189,61 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- What is not done by inbox_done itself.
-CREATE FUNCTION semel._done(consumer text, message_id text, source text, outcome jsonb) RETURNS void LANGUAGE plpgsql
+-- What is wrong with the arguments of an end, else NULL.
+CREATE FUNCTION semel._check_done(consumer text, message_id text, outcome jsonb) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._check_outcome('inbox_done', outcome);
+    PERFORM semel._check_given('inbox_done', 'consumer', consumer IS NOT NULL);
+    PERFORM semel._check_given('inbox_done', 'message_id', message_id IS NOT NULL);
+    PERFORM semel._check_access('inbox_done', consumer);
+    PERFORM semel._policy(consumer);
+    RETURN NULL;
+EXCEPTION WHEN invalid_parameter_value OR insufficient_privilege THEN
+    RETURN SQLSTATE || ' ' || SQLERRM;
+END $$;
+
+-- What is not done by inbox_done itself; gives the refusal, else NULL.
+CREATE FUNCTION semel._done(consumer text, message_id text, source text, outcome jsonb) RETURNS text LANGUAGE plpgsql
 AS $$
 DECLARE
-    said text := semel._check_outcome('inbox_done', outcome);
+    said text := outcome::text;
+    refusal text;
     from_source text := coalesce(source, '');
     p semel._policy;
     m semel._message;
     r semel.inbox;
 BEGIN
-    IF semel._done_begun(consumer, from_source, message_id, said) THEN
-        RETURN;
+    IF (octet_length(said) > 65536) IS NOT TRUE AND semel._done_begun(consumer, from_source, message_id, said) THEN
+        RETURN NULL;
     END IF;
-    PERFORM semel._check_given('inbox_done', 'consumer', consumer IS NOT NULL);
-    PERFORM semel._check_given('inbox_done', 'message_id', message_id IS NOT NULL);
-    PERFORM semel._check_access('inbox_done', consumer);
+    refusal := semel._check_done(consumer, message_id, outcome);
+    IF refusal IS NOT NULL THEN
+        RETURN refusal;
+    END IF;
     p := semel._policy(consumer);
     IF p.one_source THEN
         from_source := '';
     END IF;
     IF p.one_source AND semel._done_begun(consumer, from_source, message_id, said) THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     m.source := from_source;
     r := semel._end_begun(p, m, message_id, 'done', NULL, said);
-    IF r.arrival IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = 'inbox_done: the message was not begun in this transaction, or its begin was rolled back';
-    END IF;
+    RETURN CASE WHEN r.arrival IS NULL THEN
+                '55000 inbox_done: the message was not begun in this transaction, or its begin was rolled back' END;
 END $$;
 
 CREATE FUNCTION semel.inbox_done(consumer text, message_id text, source text = '', outcome jsonb = NULL)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    refusal text;
 BEGIN
     IF outcome IS NOT NULL OR NOT semel._in_hand(consumer, source, message_id)
        OR set_config('semel.begun', '-', true) <> '-' THEN
-        PERFORM semel._done(consumer, message_id, source, outcome);
+        refusal := semel._done(consumer, message_id, source, outcome);
+        IF refusal IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+        END IF;
     END IF;
 END $$;
 
@@ -189,16 +255,18 @@ CREATE FUNCTION semel.inbox_fail(
 RETURNS TABLE (act text, due_at timestamptz, why text, status text, hint text) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    result text := semel._check_class('inbox_fail', class, false);
-    p semel._policy;
-    m semel._message;
+    given record := semel._given('inbox_fail', consumer, message_id, source, type, payload, raw, headers, business_key,
+                                 order_key, version, fingerprint, message_time, delivery, class);
+    p semel._policy := given.p;
+    m semel._message := given.m;
+    result text;
     r semel.inbox;
     a semel._answer;
 BEGIN
-    PERFORM semel._check_given('inbox_fail', 'message_id', message_id IS NOT NULL);
-    p := semel._policy_for('inbox_fail', consumer, order_key, version);
-    m := semel._message('inbox_fail', p, message_id, source, type, payload, raw, headers, business_key, order_key,
-                        version, fingerprint, message_time, delivery);
+    IF given.refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(given.refusal, 5), MESSAGE = substr(given.refusal, 7);
+    END IF;
+    result := semel._check_class('inbox_fail', class, false);
     r := semel._end_begun(p, m, message_id, result, reason, NULL);
     IF r.arrival IS NULL THEN
         a := semel._deliver(p, m, 'record', p.lease, result, reason);
@@ -226,20 +294,20 @@ CREATE FUNCTION semel.inbox_claim(
 RETURNS TABLE (act text, why text, attempt integer, outcome jsonb, token bigint) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    lease_us bigint := semel._check_lease('inbox_claim', lease);
-    p semel._policy;
-    m semel._message;
+    given record := semel._given('inbox_claim', consumer, message_id, source, type, payload, raw, headers, business_key,
+                                 order_key, version, fingerprint, message_time, delivery, lease => lease);
+    p semel._policy := given.p;
+    m semel._message := given.m;
     a semel._answer;
 BEGIN
-    p := semel._policy_for('inbox_claim', consumer, order_key, version);
-    m := semel._message('inbox_claim', p, message_id, source, type, payload, raw, headers, business_key, order_key,
-                        version, fingerprint, message_time, delivery);
-    IF NOT p.effect_said THEN
-        PERFORM semel._refuse(format('consumer "%s" has not said where its effect is: set effect to outside, to keyed '
-                                     '(outside, safe to repeat under its step key) or to atomic (in this database) '
-                                     'before claiming', semel._show(consumer, 63)));
+    IF given.refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(given.refusal, 5), MESSAGE = substr(given.refusal, 7);
+    ELSIF NOT p.effect_said THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format(
+            'consumer "%s" has not said where its effect is: set effect to outside, to keyed (outside, safe to repeat '
+            'under its step key) or to atomic (in this database) before claiming', semel._show(consumer, 63));
     END IF;
-    a := semel._deliver(p, m, 'claim', coalesce(lease_us, p.lease), NULL, NULL);
+    a := semel._deliver(p, m, 'claim', coalesce(semel._check_lease('inbox_claim', lease), p.lease), NULL, NULL);
     IF a.act = 'run' THEN
         PERFORM semel._hold(a.token, 'claimed', p, m, a.attempt);
     END IF;
@@ -251,15 +319,19 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- A time that is far away is a mistake in its unit, and the message would wait for it without a word.
-CREATE FUNCTION semel._check_not_before(not_before timestamptz) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF not_before = 'infinity' OR not_before < '1970-01-01 00:00+00'
-       OR not_before > semel._now() + interval '3653 days' THEN
-        PERFORM semel._refuse(format('inbox_put: not_before is %s; it must be a time from 1970 on, at most ten years '
-                                     'ahead', not_before));
-    END IF;
-END $$;
+-- What cannot be put, else NULL. A time that is far away is a mistake in its unit, and the message would wait for it
+-- without a word.
+CREATE FUNCTION semel._check_put(not_before timestamptz, p semel._policy, m semel._message) RETURNS text
+LANGUAGE sql VOLATILE AS $$
+    SELECT '22023 inbox_put: ' || CASE
+        WHEN not_before = 'infinity' OR not_before < '1970-01-01 00:00+00'
+             OR not_before > semel._now() + interval '3653 days'
+        THEN format('not_before is %s; it must be a time from 1970 on, at most ten years ahead', not_before)
+        WHEN p.keep = 'never'
+        THEN 'the consumer keeps no payloads (keep_payload): what is stored could never be run'
+        WHEN m.payload IS NULL
+        THEN 'payload or raw is needed, which may be empty: nobody would bring it later' END
+$$;
 
 -- The row that this call has inserted waits for its time alone, without a class: the verdict comes then.
 CREATE FUNCTION semel._postpone(p semel._policy, m semel._message, until timestamptz) RETURNS void
@@ -277,20 +349,16 @@ CREATE FUNCTION semel.inbox_put(
 RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    p semel._policy;
-    m semel._message;
+    given record := semel._given('inbox_put', consumer, message_id, source, type, payload, raw, headers, business_key,
+                                 order_key, version, fingerprint, message_time, delivery);
+    p semel._policy := given.p;
+    m semel._message := given.m;
+    refusal text := coalesce(given.refusal, semel._check_put(not_before, p, m));
     a semel._answer;
     fresh boolean := false;
 BEGIN
-    PERFORM semel._check_not_before(not_before);
-    p := semel._policy_for('inbox_put', consumer, order_key, version);
-    m := semel._message('inbox_put', p, message_id, source, type, payload, raw, headers, business_key, order_key,
-                        version, fingerprint, message_time, delivery);
-    IF p.keep = 'never' THEN
-        PERFORM semel._refuse('inbox_put: the consumer keeps no payloads (keep_payload): what is stored could never '
-                              'be run');
-    ELSIF m.payload IS NULL THEN
-        PERFORM semel._refuse('inbox_put: payload or raw is needed, which may be empty: nobody would bring it later');
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
     END IF;
     IF not_before > semel._now() THEN                       -- else no lock is drawn beside that of the delivery
         fresh := semel._try_lock(p.consumer, m.source, m.message_id)
@@ -317,6 +385,19 @@ BEGIN
         PERFORM semel._refuse(format('%s: token is %s, which the client has rounded: a double holds 53 bits, so keep '
                                      'tokens in 64-bit integers or in strings', who, token));
     END IF;
+END $$;
+
+-- What is wrong with the arguments of a call by token, else NULL.
+CREATE FUNCTION semel._check_held(who text, token bigint, lease interval, class text, outcome jsonb) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._check_lease(who, lease);
+    PERFORM semel._check_class(who, class, true);
+    PERFORM semel._check_outcome(who, outcome);
+    PERFORM semel._check_token(who, token);
+    RETURN NULL;
+EXCEPTION WHEN invalid_parameter_value THEN
+    RETURN SQLSTATE || ' ' || SQLERRM;
 END $$;
 
 -- The token of a consumer for which the caller may not act is an unknown one.
@@ -350,13 +431,16 @@ END $$;
 CREATE FUNCTION semel.inbox_renew(token bigint, lease interval = NULL) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    lease_us bigint := semel._check_lease('inbox_renew', lease);
+    refusal text := semel._check_held('inbox_renew', token, lease, 'done', NULL);
+    lease_us bigint;
     r semel.inbox;
     now timestamptz;
 BEGIN
-    PERFORM semel._check_token('inbox_renew', token);
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+    END IF;
     r := semel._by_token(token);
-    lease_us := coalesce(lease_us, (semel._policy(r.consumer)).lease);
+    lease_us := coalesce(semel._check_lease('inbox_renew', lease), (semel._policy(r.consumer)).lease);
     now := semel._now();
     UPDATE semel.record AS i
     SET lease_until = semel._later(now, lease_us),
@@ -368,18 +452,22 @@ END $$;
 CREATE FUNCTION semel.inbox_finish(token bigint, class text = 'done', outcome jsonb = NULL, reason text = NULL)
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    result text := semel._check_class('inbox_finish', coalesce(class, 'done'), true);
-    said text := semel._check_outcome('inbox_finish', outcome);
+    refusal text := semel._check_held('inbox_finish', token, NULL, coalesce(class, 'done'), outcome);
+    result text;
     r semel.inbox;
 BEGIN
-    PERFORM semel._check_token('inbox_finish', token);
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+    END IF;
+    result := semel._check_class('inbox_finish', coalesce(class, 'done'), true);
     r := semel._by_token(token);
     IF r.arrival IS NOT NULL THEN
-        r := semel._end(semel._policy(r.consumer), r, result, reason, said, 'wait');
+        r := semel._end(semel._policy(r.consumer), r, result, reason, outcome::text, 'wait');
     END IF;
     IF r.arrival IS NULL THEN
         IF result = 'done' AND semel._is_atomic(token) THEN
-            PERFORM semel._refuse_end(token);
+            RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = semel._late_end(token),
+                HINT = 'Roll back. Call inbox_finish first and have the effect after it, in one transaction.';
         END IF;
         PERFORM semel._keep_evidence(token, result);
         RETURN false;
@@ -391,9 +479,12 @@ END $$;
 CREATE FUNCTION semel.inbox_release(token bigint) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
+    refusal text := semel._check_held('inbox_release', token, NULL, 'done', NULL);
     r semel.inbox;
 BEGIN
-    PERFORM semel._check_token('inbox_release', token);
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+    END IF;
     r := semel._by_token(token);
     IF r.arrival IS NOT NULL THEN
         r := semel._end(semel._policy(r.consumer), r, 'released', NULL, NULL, 'wait');
@@ -422,7 +513,8 @@ CREATE FUNCTION semel._many_members(who text) RETURNS jsonb LANGUAGE sql IMMUTAB
                     ELSE '{}'::jsonb END
 $$;
 
-CREATE FUNCTION semel._check_many(who text, consumer text, messages jsonb) RETURNS void LANGUAGE plpgsql AS $$
+-- What is wrong with the arguments of a batch, else NULL.
+CREATE FUNCTION semel._check_many(who text, consumer text, messages jsonb) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     members jsonb := semel._many_members(who);
     bad record;
@@ -456,6 +548,9 @@ BEGIN
             semel._json_shown(bad.value),
             (SELECT string_agg(k.k, ' or ') FROM jsonb_array_elements_text(bad.kinds) AS k (k))));
     END IF;
+    RETURN NULL;
+EXCEPTION WHEN invalid_parameter_value OR insufficient_privilege THEN
+    RETURN SQLSTATE || ' ' || SQLERRM;
 END $$;
 
 CREATE TYPE semel._one AS (
@@ -609,8 +704,11 @@ DECLARE
     whys text[];
     outcomes text[];
     loose boolean := NOT coalesce(nullif(current_setting('semel.strict', true), '')::boolean, true);
+    refusal text := semel._check_many('inbox_begin_many', consumer, messages);
 BEGIN
-    PERFORM semel._check_many('inbox_begin_many', consumer, messages);
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+    END IF;
     p := semel._policy(consumer);
     ms := semel._many(p, messages);
     IF NOT loose AND cardinality(ms) > 0 THEN
@@ -642,8 +740,11 @@ DECLARE
     ended bigint[];
     places tid[];
     m record;
+    refusal text := semel._check_many('inbox_done_many', consumer, messages);
 BEGIN
-    PERFORM semel._check_many('inbox_done_many', consumer, messages);
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+    END IF;
     SELECT coalesce(array_agg(o.ordinal), '{}'), array_agg(o.place) INTO ended, places
     FROM (SELECT DISTINCT ON (b.place) b.place, e.ordinal
           FROM ROWS FROM (jsonb_to_recordset(messages) AS (message_id text, source text, outcome jsonb))
@@ -661,7 +762,10 @@ BEGIN
              FROM ROWS FROM (jsonb_to_recordset(messages) AS (message_id text, source text, outcome jsonb))
                   WITH ORDINALITY AS e (message_id, source, outcome, ordinal)
              WHERE e.ordinal <> ALL (ended) ORDER BY e.ordinal LOOP
-        PERFORM semel._done(consumer, m.message_id, m.source, m.outcome);
+        refusal := semel._done(consumer, m.message_id, m.source, m.outcome);
+        IF refusal IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+        END IF;
     END LOOP;
 END $$;
 
@@ -669,8 +773,12 @@ CREATE FUNCTION semel.inbox_fail_many(consumer text, messages jsonb)
 RETURNS TABLE (ordinal integer, message_id text, source text, act text, due_at timestamptz, why text, status text,
                hint text)
 LANGUAGE plpgsql ROWS 100 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    refusal text := semel._check_many('inbox_fail_many', consumer, messages);
 BEGIN
-    PERFORM semel._check_many('inbox_fail_many', consumer, messages);
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+    END IF;
     FOR ordinal, message_id, source, act, due_at, why, status, hint IN
         SELECT e.ordinal::integer, e.message_id, coalesce(e.source, ''), f.act, f.due_at, f.why, f.status, f.hint
         FROM ROWS FROM (jsonb_to_recordset(messages) AS (

@@ -947,22 +947,29 @@ BEGIN
     END LOOP;
 END $$;
 
--- A frozen selection of messages; its number.
-CREATE FUNCTION semel._operator_select(command text, reason text, force boolean, consumers text[], sources text[],
-                                       ids text[], touched timestamptz[])
-RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
-DECLARE
-    made bigint;
-BEGIN
+-- A frozen selection of messages; its number. It is empty: _operator_select puts messages into it.
+CREATE FUNCTION semel._operator_selection(command text, reason text, force boolean)
+RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
     INSERT INTO semel.selection (command, who, reason, force, made_at)
-    VALUES (_operator_select.command, session_user, _operator_select.reason, _operator_select.force, semel._now())
-    RETURNING number INTO made;
+    VALUES (command, session_user, reason, force, semel._now()) RETURNING number
+$$;
+
+-- A line of the audit per call.
+CREATE FUNCTION semel._operator_select(of_selection bigint, places bigint[], consumers text[], sources text[],
+                                       ids text[], touched timestamptz[])
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    s semel.selection;
+BEGIN
+    SELECT o.* INTO s FROM semel.selection AS o WHERE o.number = of_selection AND o.who = session_user;
+    IF NOT FOUND THEN
+        PERFORM semel._refuse(format('selection %s is not one of %s', of_selection, session_user));
+    END IF;
     INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at)
-    SELECT made, c.place, c.consumer, c.source, c.id, c.touched
-    FROM unnest(consumers, sources, ids, touched) WITH ORDINALITY AS c (consumer, source, id, touched, place);
-    PERFORM semel._operator_line(format('selection %s: %s of %s messages', made, command, cardinality(ids)), reason,
-                                 NULL, NULL, NULL);
-    RETURN made;
+    SELECT s.number, c.place, c.consumer, c.source, c.id, c.touched
+    FROM unnest(places, consumers, sources, ids, touched) AS c (place, consumer, source, id, touched);
+    PERFORM semel._operator_line(format('selection %s: %s of %s messages', s.number, s.command, cardinality(ids)),
+                                 s.reason, NULL, NULL, NULL);
 END $$;
 
 CREATE FUNCTION semel._operator_mark(of_selection bigint, at_place bigint, said text) RETURNS SETOF bigint

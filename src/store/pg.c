@@ -735,16 +735,14 @@ static semel_status read_rights(void *ctx, size_t item, const struct sql_row *ro
     return status;
 }
 
-semel_status semel__pg_rights(struct semel_store *store, bool positions, bool relays, struct semel_pg_rights *ret,
-                              struct semel_error *err)
+semel_status semel__pg_rights(struct semel_store *store, const struct semel_pg_needs *needs,
+                              struct semel_pg_rights *ret, struct semel_error *err)
 {
-    const struct needs {
-        bool positions, relays;
-    } needs = {positions, relays};
-    static const struct sql_field fields[] = {SQL_FIELD(struct needs, positions, positions),
-                                              SQL_FIELD(struct needs, relays, relays)};
+    static const struct sql_field fields[] = {SQL_FIELD(struct semel_pg_needs, positions, positions),
+                                              SQL_FIELD(struct semel_pg_needs, relays, relays),
+                                              SQL_FIELD(struct semel_pg_needs, gateways, gateways)};
     struct sql *db = semel__db_of(store);
-    return semel__db_do(db, "looking at the rights", SQL_server_rights, SQL_ONE(fields, &needs), NULL, read_rights, ret,
+    return semel__db_do(db, "looking at the rights", SQL_server_rights, SQL_ONE(fields, needs), NULL, read_rights, ret,
                         err);
 }
 

@@ -91,6 +91,7 @@ struct pg_store {
     bool broken;      /* could not be brought back to a known state: CLOSED until reopened */
     bool begun;       /* we began the open transaction, and we end it */
     bool joined;      /* the open transaction is the caller's */
+    bool bare;        /* no handler runs in the transaction that we began */
     bool begun_early; /* a transaction is on its way that nobody has asked for yet */
     bool queued;      /* statements of handlers are on their way */
     bool blocking;    /* the caller's connection was, before it was used */

@@ -122,10 +122,16 @@ struct semel_pg_rights {
     bool public_writable; /* everybody may create in the schema public (P85) */
 };
 
-/* On an open store of PostgreSQL, outside of a transaction. `positions`: the place in the source is kept there, too;
- * `relays`: it relays the outbox. */
-semel_status semel__pg_rights(struct semel_store *store, bool positions, bool relays, struct semel_pg_rights *ret,
-                              struct semel_error *err);
+/* What it needs besides. */
+struct semel_pg_needs {
+    bool positions; /* the place in the source is kept there, too */
+    bool relays;    /* it relays the outbox */
+    bool gateways;  /* it keeps idempotency keys */
+};
+
+/* On an open store of PostgreSQL, outside of a transaction. */
+semel_status semel__pg_rights(struct semel_store *store, const struct semel_pg_needs *needs,
+                              struct semel_pg_rights *ret, struct semel_error *err);
 
 /* What the numbers of the outbox rest on. */
 struct semel_pg_outbox {

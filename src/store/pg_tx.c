@@ -13,7 +13,8 @@
  * The guard (P58). A handler has the connection, and nothing keeps it from sending COMMIT. So a cursor WITH HOLD is
  * declared at the beginning: a COMMIT has to fill it, and its query fails, whereby the whole transaction is rolled back
  * before anything is written. Our own COMMIT closes it first; and if it is not there any more, the transaction is
- * another one than we began. A joined transaction has the cursor only while handlers run.
+ * another one than we began. A joined transaction has the cursor only while handlers run, a bare one never: nobody
+ * else sends statements in it.
  *
  * The queue. With the first statement that a handler queues the connection goes into pipeline mode and stays there
  * until the queue is ended, by collect or by the next trip of the driver. The server stops at the first statement that
@@ -515,7 +516,8 @@ static size_t add_begin(struct pg_trip *trip)
         semel__pg_add(trip, &sql_replan);
     semel__pg_text(trip, semel__str(lock_timeout));
     size_t at = semel__pg_add(trip, &semel__pg_statements[SQL_begin_settings].sql);
-    semel__pg_add(trip, &sql_guard);
+    if (!d->bare)
+        semel__pg_add(trip, &sql_guard);
     return at;
 }
 
@@ -548,6 +550,7 @@ void semel__pg_early(struct semel_store *store, struct semel_str consumer)
     memcpy(a->consumer, consumer.p, consumer.n);
     a->consumer_n = consumer.n;
     a->answered = false;
+    d->bare = false;
     semel__pg_start(&a->trip, d, "begin");
     a->begun = add_begin(&a->trip);
     semel__pg_text(&a->trip, consumer_of(a));
@@ -684,7 +687,7 @@ semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_
     semel_status status = semel__pg_usable(d, err);
     if (status != SEMEL_OK)
         return status;
-    if (tx == SEMEL_TX_OWN && !is_over(d))
+    if (tx != SEMEL_TX_JOIN && !is_over(d))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "a transaction is already open on this connection: join it, or end it first");
     if (tx == SEMEL_TX_JOIN && is_over(d))
@@ -694,8 +697,9 @@ semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_
                            "the open transaction has failed already: roll it back");
     d->saved = 0;
     d->cursor = d->undone = false;
+    d->bare = tx == SEMEL_TX_BARE && !d->begun_early;
     d->sql.admitted.n_draws = 0;
-    status = tx == SEMEL_TX_OWN ? begin_own(d, ret_now_us, err) : begin_joined(d, ret_now_us, err);
+    status = tx != SEMEL_TX_JOIN ? begin_own(d, ret_now_us, err) : begin_joined(d, ret_now_us, err);
     if (status == SEMEL_OK && d->sql.clock != NULL)
         *ret_now_us = semel__now(d->sql.clock);
     return status;
@@ -726,18 +730,19 @@ static semel_status unknown(const struct semel_error *why, struct semel_error *e
     return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_ENVIRONMENT, "%s", text.text);
 }
 
-/* Which of the three statements failed, and what that says. */
+/* Which of the statements failed, and what that says. A bare one has COMMIT alone. */
 static semel_status commit_failed(struct pg_store *d, const struct pg_trip *trip, struct semel_error *err)
 {
     enum { DURABLE, UNGUARD, COMMIT };
     semel_status status = trip->status;
     struct semel_error why = trip->err;
-    if (status == SEMEL_CLOSED && trip->failed >= COMMIT)
+    const size_t failed = trip->failed + (d->bare ? COMMIT : 0);
+    if (status == SEMEL_CLOSED && failed >= COMMIT)
         status = unknown(&why, &why);
-    else if (trip->failed == DURABLE && why.code == SEMEL_SQLSTATE('2', '2', '0', '1', '2'))
+    else if (failed == DURABLE && why.code == SEMEL_SQLSTATE('2', '2', '0', '1', '2'))
         status = semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                              "the handler has set synchronous_commit to off: what it did could be lost");
-    else if (trip->failed == UNGUARD && status != SEMEL_CLOSED)
+    else if (failed == UNGUARD && status != SEMEL_CLOSED)
         status = ended(&why);
     semel__pg_rollback(&d->sql.store);
     if (err != NULL)
@@ -750,8 +755,10 @@ static semel_status commit_own(struct pg_store *d, struct semel_error *err)
     struct pg_trip trip;
     d->lost_wait = false;
     semel__pg_start(&trip, d, "commit");
-    semel__pg_add(&trip, &semel__pg_statements[SQL_commit_durable].sql);
-    semel__pg_add(&trip, &sql_unguard);
+    if (!d->bare) {
+        semel__pg_add(&trip, &semel__pg_statements[SQL_commit_durable].sql);
+        semel__pg_add(&trip, &sql_unguard);
+    }
     size_t at = semel__pg_add(&trip, &sql_commit);
     semel_status status = semel__pg_run_theirs(&trip, err);
     if (status != SEMEL_OK)

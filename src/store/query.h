@@ -192,6 +192,9 @@ semel_status semel_query_counts(struct semel_store *store, struct semel_str cons
 semel_status semel_query_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
                               size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
                               size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
+/* The rows of these messages of one consumer, as fetch gives them, but without a lock, payload or headers. */
+semel_status semel_query_rows(struct semel_store *store, struct semel_str consumer, struct semel_fetched *items,
+                              size_t n, struct semel_arena *arena, struct semel_error *err);
 /* By consumer, status, class and text, largest first. At most `cap` rows are looked at; *ret_capped says so. */
 semel_status semel_query_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
                                 struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
@@ -221,8 +224,12 @@ semel_status semel_query_selected(struct semel_store *store, int64_t number, siz
 semel_status semel_query_again(struct semel_store *store, int64_t number, int64_t after, int64_t end, size_t max,
                                struct semel_arena *arena, struct semel_selected **ret, size_t *ret_n,
                                struct semel_error *err);
-/* Inside a transaction. `result` is done, skipped or refused. A place that is marked already stays as it is. */
-semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+/* Inside a transaction. A place that is marked already stays as it is. */
+struct semel_mark {
+    int64_t place;
+    struct semel_str result; /* done, skipped or refused */
+};
+semel_status semel_query_mark(struct semel_store *store, int64_t number, const struct semel_mark *marks, size_t n,
                               struct semel_error *err);
 
 /* ---- events of the outbox ------------------------------------------------------------------------ */

@@ -13,7 +13,9 @@
  * never changes. Above READ COMMITTED, and where commits wait for a standby, nothing is read without a lock: there our
  * own COMMIT has to wait as well, so that nothing is acknowledged that only this server knows (P16).
  *
- * On SQLite the write lock is held since begin: the locks are "none", and each run steps through its items at once.
+ * On SQLite the write lock is held since begin: the locks are "none", and each run steps through its items at once. A
+ * batch of which all final rows were read first has drawn no number and written nothing: its COMMIT writes nothing, and
+ * waits for no disk. What is committed there was synchronised before anybody could read it (P24).
  *
  * Invariants: locks are taken in the order of the items; the watermarks are read after the insert (P60); the facts of a
  * key leave out what this transaction inserted; a row that was refused and is gone again, or came back, is contention
@@ -488,9 +490,9 @@ static semel_status admit(struct admission *a, struct semel_error *err)
 {
     struct sql *db = a->db;
     bool look_first = a->n > 0 && db->admitted.mostly_old && reads_unlocked(db);
-    semel_status status = draw(a, err);
-    if (status == SEMEL_OK && look_first)
-        status = find_finals(a, true, err);
+    semel_status status = look_first ? find_finals(a, true, err) : SEMEL_OK;
+    if (status == SEMEL_OK && (!look_first || a->n > 0))
+        status = draw(a, err);
     if (status == SEMEL_OK && (!look_first || a->n > 0))
         status = insert(a, look_first, err);
     only_left(a);
@@ -607,7 +609,7 @@ static semel_status fetch(struct sql *db, struct fetching *f, const struct semel
                               .draws = draws_text(&db->admitted, draws),
                               .now_us = batch->now_us,
                               .first_arrival = db->admitted.first_arrival,
-                              .with_payload = true};
+                              .with_payload = !batch->bare};
     const struct sql_set *once = SQL_ONE(args_fields, &args);
     struct keys keys = {
         .db = db, .keys = batch->keys, .n = batch->n_keys, .arena = f->arena, .patient = !batch->impatient};
@@ -644,4 +646,19 @@ semel_status semel__record_fetch(struct semel_store *store, struct semel_fetch_b
     semel__free(f.locked);
     semel__free(free);
     return status;
+}
+
+semel_status semel_query_rows(struct semel_store *store, struct semel_str consumer, struct semel_fetched *items,
+                              size_t n, struct semel_arena *arena, struct semel_error *err)
+{
+    struct sql *db = semel__db_query(store, err);
+    struct semel_fetch_batch batch = {.consumer = consumer, .items = items, .n_items = n};
+    struct fetching f = {.batch = &batch, .arena = arena};
+    const struct args args = {.consumer = consumer};
+    if (db == NULL)
+        return SEMEL_INVALID;
+    for (size_t i = 0; i < n; i++)
+        items[i].present = items[i].damaged = false;
+    return semel__db_do(db, "reading the inbox", SQL_inbox_read, SQL_ONE(args_fields, &args),
+                        SQL_EACH(fetched_fields, items, n), read_fetched, &f, err);
 }

@@ -207,25 +207,16 @@ semel_status semel_query_history(struct semel_store *store, const struct semel_r
 
 /* ---- the audit ----------------------------------------------------------------------------------- */
 
-struct line {
-    struct semel_audit audit;
-    int64_t now_us;
-};
-
-semel_status semel__record_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+semel_status semel__record_audit(struct semel_store *store, const struct semel_audit *said, size_t n, int64_t now_us,
                                  struct semel_error *err)
 {
+    static const struct sql_field when[] = {{.name = SQL_NAME_now, .size = sizeof(int64_t)}};
     static const struct sql_field fields[] = {
-        SQL_FIELD(struct line, now_us, now),
-        SQL_FIELD(struct line, audit.who, who),
-        SQL_FIELD(struct line, audit.what, what),
-        SQL_FIELD(struct line, audit.reason, reason),
-        SQL_FIELD(struct line, audit.forced, forced),
-        SQL_FIELD(struct line, audit.consumer, consumer),
-        SQL_FIELD(struct line, audit.source, about_source),
-        SQL_FIELD(struct line, audit.id, message_id),
+        SQL_FIELD(struct semel_audit, who, who),           SQL_FIELD(struct semel_audit, what, what),
+        SQL_FIELD(struct semel_audit, reason, reason),     SQL_FIELD(struct semel_audit, forced, forced),
+        SQL_FIELD(struct semel_audit, consumer, consumer), SQL_FIELD(struct semel_audit, source, about_source),
+        SQL_FIELD(struct semel_audit, id, message_id),
     };
-    struct sql *db = semel__db_of(store);
-    const struct line written = {*line, now_us};
-    return semel__db_do(db, "writing the audit", SQL_audit_put, SQL_ONE(fields, &written), NULL, NULL, NULL, err);
+    return semel__db_do(semel__db_of(store), "writing the audit", SQL_audit_put, SQL_ONE(when, &now_us),
+                        SQL_EACH(fields, said, n), NULL, NULL, err);
 }

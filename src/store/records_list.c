@@ -32,6 +32,7 @@
 #define PAGE 1000
 #define PAGE_PAYLOADS 50
 #define WINDOW 20000
+#define SELECT_PAGE 10000
 #define DAMAGED_MAX 100000
 
 enum way { BY_ID, BY_KEY, BY_HELD, BY_OPEN, BY_ALL };
@@ -515,29 +516,60 @@ static semel_status audit_selection(struct semel_store *store, const struct seme
     snprintf(what, sizeof what, "selection %lld: %.*s of %lld messages", (long long)s->number, (int)s->command.n,
              s->command.p, (long long)s->n);
     struct semel_audit line = {.who = s->who, .what = semel__str(what), .reason = s->reason};
-    return semel__record_audit(store, &line, now_us, err);
+    return semel__record_audit(store, &line, 1, now_us, err);
 }
 
-/* In the order of arrival. PostgreSQL makes the selection by the second statement, SQLite by the first. */
-static semel_status make(struct listing *l, struct making *m, struct semel_error *err)
+/* One page of them, behind the `before` that are written down already. */
+static semel_status fill_page(struct listing *l, struct making *m, size_t before, struct semel_error *err)
 {
     struct chosen *chosen = l->items.items;
-    const struct sql_set *once = SQL_ONE(making_fields, m);
     struct sql_into into = {SQL_FIELDS(number_fields), .items = m, .size = sizeof(*m)};
+    semel_status status = SEMEL_OK;
     for (size_t i = 0; i < l->items.n; i++)
-        chosen[i].row.place = (int64_t)i + 1;
-    semel_status status = semel__db_do(l->db, l->doing, SQL_selection_make, once, NULL, semel__db_read_item, &into,
-                                       err);
+        chosen[i].row.place = (int64_t)(before + i) + 1;
+    if (before == 0)
+        status = semel__db_do(l->db, l->doing, SQL_selection_make, SQL_ONE(making_fields, m), NULL, semel__db_read_item,
+                              &into, err);
     if (status != SEMEL_OK)
         return status;
-    return semel__db_do(l->db, l->doing, SQL_selection_fill, once, SQL_EACH(chosen_fields, chosen, l->items.n),
-                        semel__db_read_item, &into, err);
+    return semel__db_do(l->db, l->doing, SQL_selection_fill, SQL_ONE(making_fields, m),
+                        SQL_EACH(chosen_fields, chosen, l->items.n), NULL, NULL, err);
+}
+
+/* In the order of arrival, page by page, so that memory has to hold only one. */
+static semel_status fill_all(struct listing *l, struct making *m, size_t max, struct semel_error *err)
+{
+    struct semel_arena arena;
+    semel_status status = SEMEL_OK;
+    size_t n = 0;
+    semel__arena_init(&arena, INT32_MAX);
+    l->arena = &arena;
+    for (bool more = true; status == SEMEL_OK && more;) {
+        const size_t page = max - n < SELECT_PAGE ? max - n + 1 : SELECT_PAGE;
+        semel__arena_reset(&arena);
+        l->items.n = 0;
+        status = find_all(l, page, err);
+        more = l->items.n == page;
+        if (more)
+            l->args.after = at(l, page - 1)->arrival;
+        if (status == SEMEL_OK && n + l->items.n > max)
+            status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                                 "more than %zu messages match; narrow the filter (consumer, status, type, error, key "
+                                 "or age) and take the rest afterwards",
+                                 max);
+        if (status == SEMEL_OK && l->items.n > 0)
+            status = fill_page(l, m, n, err);
+        n += l->items.n;
+    }
+    m->selection.n = (int64_t)n;
+    semel__arena_done(&arena);
+    return status;
 }
 
 semel_status semel_query_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
                                 int64_t now_us, struct semel_selection *selection, struct semel_error *err)
 {
-    struct listing l = {.arena = &l.names, .items = {.size = sizeof(struct chosen)}, .fill = fill_chosen};
+    struct listing l = {.items = {.size = sizeof(struct chosen)}, .fill = fill_chosen};
     struct making m = {.selection = *selection, .now_us = now_us};
     assert(store->in_tx && max > 0);
     m.selection.number = 0;
@@ -546,15 +578,7 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
         return status;
     status = start(&l, store, filter, "writing down a selection", err);
     if (status == SEMEL_OK)
-        status = find_all(&l, max < INT32_MAX ? max + 1 : max, err);
-    if (status == SEMEL_OK && l.items.n > max)
-        status =
-            semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                        "more than %zu messages match; narrow the filter (consumer, status, type, error, key or age) "
-                        "and take the rest afterwards",
-                        max);
-    if (status == SEMEL_OK && l.items.n > 0)
-        status = make(&l, &m, err);
+        status = fill_all(&l, &m, max, err);
     semel__free(l.items.items);
     end(&l);
     if (status != SEMEL_OK)
@@ -562,7 +586,7 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
     semel__error_clear(err);
     selection->number = m.selection.number;
     selection->made_us = now_us;
-    selection->n = selection->left = (int64_t)l.items.n;
+    selection->n = selection->left = m.selection.n;
     selection->done = selection->skipped = selection->refused = 0;
     return selection->n > 0 ? audit_selection(store, selection, now_us, err) : SEMEL_OK;
 }
@@ -571,13 +595,13 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
 
 struct marked {
     int64_t number, place, place_end, limit;
-    struct semel_str result;
 };
 
 static const struct sql_field marked_fields[] = {
-    SQL_FIELD(struct marked, number, number),       SQL_FIELD(struct marked, place, place),
-    SQL_FIELD(struct marked, place_end, place_end), SQL_FIELD(struct marked, limit, limit),
-    SQL_FIELD(struct marked, result, result),
+    SQL_FIELD(struct marked, number, number),
+    SQL_FIELD(struct marked, place, place),
+    SQL_FIELD(struct marked, place_end, place_end),
+    SQL_FIELD(struct marked, limit, limit),
 };
 
 #define SELECTION struct semel_selection
@@ -656,24 +680,37 @@ semel_status semel_query_again(struct semel_store *store, int64_t number, int64_
     return read_selected(store, SQL_selection_again, &marked, arena, ret, ret_n, err);
 }
 
-semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+static semel_status add_changes(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    (void)item;
+    (void)err;
+    *(int64_t *)ctx += row->changes;
+    return SEMEL_OK;
+}
+
+semel_status semel_query_mark(struct semel_store *store, int64_t number, const struct semel_mark *marks, size_t n,
                               struct semel_error *err)
 {
-    static const struct sql_field changes[] = {{.name = SQL_NAME_changes, .size = sizeof(int64_t)}};
+    static const struct sql_field fields[] = {
+        SQL_FIELD(struct semel_mark, place, place),
+        SQL_FIELD(struct semel_mark, result, result),
+    };
     struct sql *db = semel__db_query(store, err);
-    const struct marked marked = {.number = number, .place = place, .result = result};
-    int64_t n = 0;
-    struct sql_into into = {SQL_FIELDS(changes), .items = &n, .size = sizeof n};
-    assert(store->in_tx);
+    const struct marked marked = {.number = number};
+    int64_t changes = 0;
+    assert(store->in_tx && n > 0);
     if (db == NULL)
         return SEMEL_INVALID;
-    if (!semel__str_eqz(result, "done") && !semel__str_eqz(result, "skipped") && !semel__str_eqz(result, "refused"))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "what came of a selected message is one of these: done, skipped, refused");
-    semel_status status = semel__db_do(db, "marking a selected message", SQL_selection_mark,
-                                       SQL_ONE(marked_fields, &marked), NULL, semel__db_read_item, &into, err);
-    if (status == SEMEL_OK && n == 0)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "selection %lld has no place %lld",
-                           (long long)number, (long long)place);
+    for (size_t i = 0; i < n; i++)
+        if (!semel__str_eqz(marks[i].result, "done") && !semel__str_eqz(marks[i].result, "skipped") &&
+            !semel__str_eqz(marks[i].result, "refused"))
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                               "what came of a selected message is one of these: done, skipped, refused");
+    semel_status status = semel__db_do(db, "marking selected messages", SQL_selection_mark,
+                                       SQL_ONE(marked_fields, &marked), SQL_EACH(fields, marks, n), add_changes,
+                                       &changes, err);
+    if (status == SEMEL_OK && changes < (int64_t)n)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "selection %lld has no place %lld%s",
+                           (long long)number, (long long)marks[0].place, n > 1 ? ", or not one behind it" : "");
     return status;
 }

@@ -232,18 +232,20 @@ static void run_keys(struct sql *db, const struct semel_settle_batch *batch, con
 
 /* ---- all of it ----------------------------------------------------------------------------------- */
 
-/* One command about one row. Keys, business keys and the audit are the function's. */
+/* A command about stored rows. Keys, business keys and the audit are the function's. */
 static semel_status command(struct sql *db, const struct semel_settle_batch *batch, const struct sql_set *once,
                             struct semel_error *err)
 {
-    struct semel_change *change = &batch->changes[0];
     struct sql_noted applied = APPLIED(batch);
-    if (batch->n_changes != 1 || change->remove || change->progress.state == SEMEL_STATE_PROCESSING)
+    bool may = batch->n_changes > 0;
+    for (size_t i = 0; i < batch->n_changes; i++)
+        may = may && !batch->changes[i].remove && batch->changes[i].progress.state != SEMEL_STATE_PROCESSING;
+    if (!may)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "this role may give commands about stored messages, and handle none: it has no rights on "
                            "semel.inbox but to read it");
-    return semel__db_do(db, "updating the inbox", SQL_settle_command, once, SQL_EACH(change_fields, change, 1),
-                        semel__db_read_noted, &applied, err);
+    return semel__db_do(db, "updating the inbox", SQL_settle_command, once,
+                        SQL_EACH(change_fields, batch->changes, batch->n_changes), semel__db_read_noted, &applied, err);
 }
 
 /* The second flush waits for nothing where settle_update has done it all. */

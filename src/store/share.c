@@ -106,7 +106,7 @@ static void share_snapshot_end(struct sql *db, bool begun)
 static semel_status share_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us,
                                 struct semel_error *err)
 {
-    if (tx != SEMEL_TX_OWN)
+    if (tx == SEMEL_TX_JOIN)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "there is nothing to join on a shared connection");
     struct semel_store *inner = enter(store);
     semel_status status = inner->ops->begin(inner, tx, ret_now_us, err);

@@ -81,7 +81,10 @@ struct sql_statement {
     const uint16_t *shaped;
     size_t n_shaped, n_always;
     const char *alias;
-    bool alone;                              /* SQLite: it is run once, whatever the items are */
+    bool alone;           /* SQLite: it is run once, whatever the items are */
+    struct sql_text many; /* SQLite: the same for n_many items at once; 0: there is none */
+    size_t n_many;
+    enum sql_id which;                       /* ... gives a row for each item that was applied, where not all were */
     bool maps;                               /* a template: run as the handle's mapping has made it */
     const struct sql_statement *by_operator; /* PostgreSQL: for a role that only reads the tables; NULL: the same */
 };

@@ -51,6 +51,7 @@ SQLITE_EXTENSION_INIT3
 #define WAL_RESET_FIXED 3051003 /* several connections may reset the write-ahead log at once */
 #define PATH_BYTES 4096
 #define PARAMS_MAX 64
+#define MANY_MAX 8
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Statements that are no part of a record. */
@@ -59,16 +60,17 @@ enum own { BEGIN, COMMIT, ROLLBACK, SAVEPOINT, RELEASE, ROLLBACK_TO, N_OWN };
 struct sqlite_store {
     struct sql sql;
     sqlite3 *db;
-    sqlite3_stmt *kept[SQL_COUNT]; /* statements of the records */
-    sqlite3_stmt *own[N_OWN];      /* of transactions */
-    char *path;                    /* own connections: as opened, absolute; NULL for :memory: and wrapped ones */
-    bool wrapped;                  /* the caller's handle */
-    bool memory;                   /* an in-memory database: no file, no WAL */
-    bool broken;                   /* could not roll back: CLOSED until reopened */
-    bool begun;                    /* we began the open transaction, and we end it */
-    bool saved;                    /* the savepoint is set */
-    bool guarded;                  /* a handler runs */
-    unsigned ended;                /* how many transactions have ended on an own connection, counted by its hooks */
+    sqlite3_stmt *kept[SQL_COUNT];      /* statements of the records */
+    sqlite3_stmt *kept_many[SQL_COUNT]; /* ... for many items at once */
+    sqlite3_stmt *own[N_OWN];           /* of transactions */
+    char *path;                         /* own connections: as opened, absolute; NULL for :memory: and wrapped ones */
+    bool wrapped;                       /* the caller's handle */
+    bool memory;                        /* an in-memory database: no file, no WAL */
+    bool broken;                        /* could not roll back: CLOSED until reopened */
+    bool begun;                         /* we began the open transaction, and we end it */
+    bool saved;                         /* the savepoint is set */
+    bool guarded;                       /* a handler runs */
+    unsigned ended; /* how many transactions have ended on an own connection, counted by its hooks */
     struct semel_sqlite_witness witness;
     bool hooked;  /* a wrapped handle whose hooks are ours */
     bool refused; /* the caller's open transaction must not commit: it has what should have been taken back, or a handle
@@ -235,6 +237,13 @@ struct plan {
     bool of_item[PARAMS_MAX];
 };
 
+/* What is bound to the parameters of one item. A text is bound by its address. */
+struct slot {
+    bool used;
+    struct sql_value bound[PARAMS_MAX];
+    unsigned char bytes[1 + SEMEL_FP_MAX];
+};
+
 static bool make_plan(struct plan *plan, const struct sql_statement *statement, const struct sql_set *once,
                       const struct sql_set *each, struct sql *db)
 {
@@ -251,11 +260,10 @@ static bool make_plan(struct plan *plan, const struct sql_statement *statement, 
     return true;
 }
 
-/* What is not bound is NULL. */
 static int bind(sqlite3_stmt *stmt, int i, enum sql_kind kind, const struct sql_value *value)
 {
     if (value->null)
-        return SQLITE_OK;
+        return sqlite3_bind_null(stmt, i);
     if (semel__db_is_number(kind))
         return sqlite3_bind_int64(stmt, i, value->number);
     if (kind == SQL_BYTES || kind == SQL_FINGERPRINT)
@@ -263,15 +271,27 @@ static int bind(sqlite3_stmt *stmt, int i, enum sql_kind kind, const struct sql_
     return sqlite3_bind_text64(stmt, i, value->text.p, value->text.n, SQLITE_STATIC, SQLITE_UTF8);
 }
 
-static int bind_all(sqlite3_stmt *stmt, const struct sql_statement *statement, const struct plan *plan,
-                    const void *once, const void *item, unsigned char bytes[1 + SEMEL_FP_MAX])
+static bool same(const struct sql_value *a, const struct sql_value *b)
+{
+    return a->null == b->null && a->number == b->number && a->text.p == b->text.p && a->text.n == b->text.n;
+}
+
+/* Binds what differs from the item that the slot had before: most values of a batch are those of all its items. At
+ * first everything is NULL. The first parameter is behind `at` others. */
+static int bind_item(sqlite3_stmt *stmt, const struct sql_statement *statement, const struct plan *plan,
+                     struct slot *slot, size_t at, const void *once, const void *item)
 {
     int rc = SQLITE_OK;
     for (size_t i = 0; rc == SQLITE_OK && i < statement->n_params; i++) {
         const struct sql_field *field = plan->fields[i];
-        struct sql_value value = semel__db_value(field, plan->of_item[i] ? item : once, bytes);
-        rc = bind(stmt, (int)i + 1, semel__db_kind(field->name), &value);
+        if (slot->used && !plan->of_item[i])
+            continue;
+        struct sql_value value = semel__db_value(field, plan->of_item[i] ? item : once, slot->bytes);
+        if (slot->used ? !same(&slot->bound[i], &value) : !value.null)
+            rc = bind(stmt, (int)(at + i) + 1, semel__db_kind(field->name), &value);
+        slot->bound[i] = value;
     }
+    slot->used = true;
     return rc;
 }
 
@@ -300,14 +320,16 @@ static void step_all(struct sqlite_store *d, struct sql_row *row, size_t item, i
 
 /* Prepared when it is first run, kept as long as the connection; one that was made of a template is the caller's to
  * finalize. NULL: *ret says why. */
-static sqlite3_stmt *prepared(struct sqlite_store *d, const struct sql_statement *statement, const char *doing,
-                              semel_status *ret, struct semel_error *err)
+static sqlite3_stmt *prepared(struct sqlite_store *d, const struct sql_statement *statement, bool many,
+                              const char *doing, semel_status *ret, struct semel_error *err)
 {
-    sqlite3_stmt *made = NULL, **kept = statement->maps ? &made : &d->kept[statement - semel__sqlite_statements];
+    sqlite3_stmt *made = NULL, **kept = &made;
+    if (!statement->maps)
+        kept = &(many ? d->kept_many : d->kept)[statement - semel__sqlite_statements];
     if (*kept != NULL)
         return *kept;
-    int rc = sqlite3_prepare_v3(d->db, statement->sql.text, -1, statement->maps ? 0 : SQLITE_PREPARE_PERSISTENT, kept,
-                                NULL);
+    int rc = sqlite3_prepare_v3(d->db, many ? statement->many.text : statement->sql.text, -1,
+                                statement->maps ? 0 : SQLITE_PREPARE_PERSISTENT, kept, NULL);
     if (rc != SQLITE_OK)
         *ret = own_fail(d, rc, doing, err);
     return *kept;
@@ -318,7 +340,7 @@ static semel_status pin(struct sqlite_store *d, bool *ret_begun, struct semel_er
 {
     static const char doing[] = "beginning to read";
     semel_status status = SEMEL_OK;
-    sqlite3_stmt *stmt = prepared(d, &semel__sqlite_statements[SQL_snapshot], doing, &status, err);
+    sqlite3_stmt *stmt = prepared(d, &semel__sqlite_statements[SQL_snapshot], false, doing, &status, err);
     *ret_begun = false;
     if (stmt == NULL || sqlite3_stmt_busy(stmt))
         return status;
@@ -344,28 +366,117 @@ static void sqlite_snapshot_end(struct sql *db, bool begun)
         sqlite3_reset(((struct sqlite_store *)db)->kept[SQL_snapshot]);
 }
 
+/* A run of a statement over items. */
+struct run {
+    struct sqlite_store *d;
+    const struct sql_statement *statement;
+    const struct sql_set *once, *each;
+    const void *first; /* of the values for all items */
+    struct plan plan;
+    sql_reader read;
+    void *ctx;
+};
+
+static void sqlite_run(struct sql *db, const struct sql_statement *statement, const struct sql_set *once,
+                       const struct sql_set *each, sql_reader read, void *ctx);
+
+/* For a reader that knows the items of the whole run. */
+struct shifted {
+    const struct run *run;
+    size_t by;
+};
+
+static semel_status read_shifted(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    const struct shifted *shifted = ctx;
+    return shifted->run->read(shifted->run->ctx, shifted->by + item, row, err);
+}
+
+/* The items from `at` on were run together, and so many were applied. */
+static void tell_applied(const struct run *run, size_t at, int64_t applied)
+{
+    struct sql *db = &run->d->sql;
+    const size_t n = run->statement->n_many;
+    const struct sql_row row = {.db = db, .statement = run->statement, .changes = 1};
+    for (size_t k = 0; db->status == SEMEL_OK && applied == (int64_t)n && k < n; k++)
+        db->status = run->read(run->ctx, at + k, &row, &db->err);
+    if (db->status != SEMEL_OK || applied == 0 || applied == (int64_t)n)
+        return;
+    struct sql_set part = *run->each;
+    struct shifted shifted = {run, at};
+    part.items = (const char *)part.items + at * (part.size > 0 ? part.size : sizeof(void *));
+    part.n = n;
+    sqlite_run(db, &semel__sqlite_statements[run->statement->which], run->once, &part, read_shifted, &shifted);
+}
+
+/* A statement for each n_many items: its cursors are opened once for all of them. Returns how many items it has run. */
+static size_t run_many(const struct run *run)
+{
+    struct sqlite_store *d = run->d;
+    struct sql *db = &d->sql;
+    const struct sql_statement *statement = run->statement;
+    const size_t n = statement->n_many;
+    struct slot slots[MANY_MAX];
+    size_t at = 0;
+    sqlite3_stmt *stmt = prepared(d, statement, true, db->doing, &db->status, &db->err);
+    for (size_t k = 0; k < n; k++)
+        slots[k].used = false;
+    for (; db->status == SEMEL_OK && at + n <= run->each->n; at += n) {
+        int rc = SQLITE_OK;
+        for (size_t k = 0; rc == SQLITE_OK && k < n; k++)
+            rc = bind_item(stmt, statement, &run->plan, &slots[k], k * statement->n_params, run->first,
+                           semel__db_item(run->each, at + k));
+        rc = rc == SQLITE_OK ? sqlite3_step(stmt) : rc;
+        if (rc != SQLITE_DONE)
+            db->status = own_fail(d, rc, db->doing, &db->err);
+        sqlite3_reset(stmt);
+        tell_applied(run, at, sqlite3_changes64(d->db));
+    }
+    if (stmt != NULL)
+        sqlite3_clear_bindings(stmt);
+    return at;
+}
+
+/* A caller's connection may allow fewer parameters. */
+static bool fits_many(const struct sqlite_store *d, const struct sql_statement *statement, size_t n)
+{
+    return statement->n_many > 0 && statement->n_many <= MANY_MAX && n >= statement->n_many &&
+           sqlite3_limit(d->db, SQLITE_LIMIT_VARIABLE_NUMBER, -1) >= (int)(statement->n_many * statement->n_params);
+}
+
+static void run_each(const struct run *run, sqlite3_stmt *stmt, size_t at)
+{
+    struct sql *db = &run->d->sql;
+    struct slot slot = {.used = false};
+    for (; db->status == SEMEL_OK && at < (run->each != NULL ? run->each->n : 1); at++) {
+        struct sql_row row = {.db = db, .statement = run->statement, .result = stmt};
+        const void *item = run->each != NULL ? semel__db_item(run->each, at) : NULL;
+        int rc = bind_item(stmt, run->statement, &run->plan, &slot, 0, run->first, item);
+        step_all(run->d, &row, at, rc, run->read, run->ctx);
+        sqlite3_reset(stmt);
+    }
+    if (stmt != NULL)
+        sqlite3_clear_bindings(stmt);
+}
+
 static void sqlite_run(struct sql *db, const struct sql_statement *statement, const struct sql_set *once,
                        const struct sql_set *each, sql_reader read, void *ctx)
 {
     struct sqlite_store *d = (struct sqlite_store *)db;
-    struct plan plan;
-    unsigned char bytes[1 + SEMEL_FP_MAX];
+    struct run run = {.d = d, .statement = statement, .once = once, .read = read, .ctx = ctx};
     bool pinned = false;
-    each = statement->alone ? NULL : each;
+    size_t at = 0;
+    run.each = each = statement->alone ? NULL : each;
+    run.first = once != NULL ? semel__db_item(once, 0) : NULL;
     sqlite3_stmt *stmt = NULL;
-    if (make_plan(&plan, statement, once, each, db))
-        stmt = prepared(d, statement, db->doing, &db->status, &db->err);
+    if (make_plan(&run.plan, statement, once, each, db))
+        stmt = prepared(d, statement, false, db->doing, &db->status, &db->err);
     sqlite3_int64 callers_rowid = sqlite3_last_insert_rowid(d->db); /* a handler may ask for that of its own insert */
-    const void *first = once != NULL ? semel__db_item(once, 0) : NULL;
     if (db->status == SEMEL_OK && each != NULL && each->n > 1 && sqlite3_stmt_readonly(stmt))
         db->status = pin(d, &pinned, &db->err);
-    for (size_t i = 0; db->status == SEMEL_OK && i < (each != NULL ? each->n : 1); i++) {
-        struct sql_row row = {.db = db, .statement = statement, .result = stmt};
-        int rc = bind_all(stmt, statement, &plan, first, each != NULL ? semel__db_item(each, i) : NULL, bytes);
-        step_all(d, &row, i, rc, read, ctx);
-        sqlite3_reset(stmt);
-        sqlite3_clear_bindings(stmt);
-    }
+    if (db->status == SEMEL_OK && each != NULL && fits_many(d, statement, each->n))
+        at = run_many(&run);
+    run_each(&run, stmt, at);
     if (statement->maps)
         sqlite3_finalize(stmt);
     sqlite_snapshot_end(db, pinned);
@@ -480,16 +591,16 @@ static semel_status sqlite_begin(struct semel_store *store, enum semel_tx tx, in
     if (status != SEMEL_OK)
         return status;
     bool open = sqlite3_get_autocommit(d->db) == 0;
-    if (tx == SEMEL_TX_OWN && open)
+    if (tx != SEMEL_TX_JOIN && open)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "a transaction is already open on this connection: join it, or end it first");
     if (tx == SEMEL_TX_JOIN && !open)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "there is no open transaction to join: BEGIN IMMEDIATE first");
-    status = tx == SEMEL_TX_OWN ? run_own(d, BEGIN, "begin", err) : lock_writes(d, err);
+    status = tx != SEMEL_TX_JOIN ? run_own(d, BEGIN, "begin", err) : lock_writes(d, err);
     if (status != SEMEL_OK)
         return status;
-    d->begun = tx == SEMEL_TX_OWN;
+    d->begun = tx != SEMEL_TX_JOIN;
     d->callers_rowid = sqlite3_last_insert_rowid(d->db);
     d->saved = d->guarded = false;
     d->ended_at_begin = d->ended;
@@ -946,8 +1057,10 @@ static void finalize(struct sqlite_store *d)
 {
     for (size_t i = 0; i < N_OWN; i++)
         sqlite3_finalize(d->own[i]);
-    for (size_t i = 0; i < SQL_COUNT; i++)
+    for (size_t i = 0; i < SQL_COUNT; i++) {
         sqlite3_finalize(d->kept[i]);
+        sqlite3_finalize(d->kept_many[i]);
+    }
 }
 
 static void disconnect(struct sqlite_store *d)
@@ -967,6 +1080,7 @@ static void disconnect(struct sqlite_store *d)
     d->db = NULL;
     memset(d->own, 0, sizeof(d->own));
     memset(d->kept, 0, sizeof(d->kept));
+    memset(d->kept_many, 0, sizeof(d->kept_many));
     delist(d);
 }
 

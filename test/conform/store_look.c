@@ -90,7 +90,7 @@ static void audit_one(struct world *world)
                                      .what = SEMEL_STR("retry"),
                                      .reason = SEMEL_STR("fixed \xE2\x9C\x93")};
 
-    assert_ok(world, semel_store_audit(world->store, &line, T0, &world->err));
+    assert_ok(world, semel_store_audit(world->store, &line, 1, T0, &world->err));
 }
 
 /* Writes to every table: row m, key k, an attempt, a conflict, an event, an audit line, a watermark. */

@@ -197,6 +197,44 @@ def test_done_without_begin_is_refused(db):
     assert committed(db, "SELECT semel.inbox_finish(%s)", told["token"]) == [(True,)]
 
 
+# I25
+def test_context_of_an_error_is_one_line(shop, db):
+    consumer(db, "later", order="arrival", effect="outside")
+    shop.sql("CREATE ROLE stranger; GRANT USAGE ON SCHEMA semel TO stranger;"
+             "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA semel TO stranger;"
+             "INSERT INTO semel.access VALUES ('*', 'postgres')")
+    try:
+        for sql, code in [
+                ("SELECT * FROM semel.inbox_begin('', 'i')", "22023"),
+                ("SELECT * FROM semel.inbox_begin('c', 'i', version => -1)", "22023"),
+                ("SELECT * FROM semel.inbox_begin('c', 'i', payload => '1', raw => 'x')", "22023"),
+                ("SELECT * FROM semel.inbox_begin('later', 'i', order_key => 'k', version => 1)", "22023"),
+                ("SET ROLE stranger; SELECT * FROM semel.inbox_begin('c', 'i')", "42501"),
+                ("SELECT semel.inbox_done('c', 'i')", "55000"),
+                ("SELECT semel.inbox_done('c', NULL::text)", "22023"),
+                ("SELECT semel.inbox_done('c', 'i', outcome => to_jsonb(repeat('x', 65536)))", "22023"),
+                ("SET ROLE stranger; SELECT semel.inbox_done('c', 'i')", "42501"),
+                ("SELECT * FROM semel.inbox_fail('c', 'i', class => 'odd')", "22023"),
+                ("SELECT * FROM semel.inbox_fail('c', NULL::text, class => 'transient')", "22023"),
+                ("SELECT * FROM semel.inbox_claim('c', 'i')", "22023"),
+                ("SELECT * FROM semel.inbox_claim('later', 'i', lease => '0s')", "22023"),
+                ("SELECT * FROM semel.inbox_put('c', 'i')", "22023"),
+                ("SELECT * FROM semel.inbox_put('c', 'i', payload => '1', not_before => 'infinity')", "22023"),
+                ("SELECT semel.inbox_renew(0)", "22023"),
+                ("SELECT semel.inbox_finish(9, class => 'odd')", "22023"),
+                ("SELECT semel.inbox_finish(9)", "55000"),
+                ("SELECT semel.inbox_release(-1)", "22023"),
+                ("SELECT * FROM semel.inbox_begin_many('c', '[{\"id\": 1}]')", "22023"),
+                ("SELECT semel.inbox_done_many('c', '[{\"message_id\": \"i\"}]')", "55000"),
+                ("SELECT * FROM semel.inbox_fail_many(NULL, '[]')", "22023")]:
+            error = refused(db, sql)
+            assert (error.pgcode, len(error.diag.context.splitlines())) == (code, 1), (sql, error.diag.context)
+        begin(db, "id-1")
+        assert len(refused(db, None).diag.context.splitlines()) == 1
+    finally:
+        shop.sql("DROP OWNED BY stranger; DROP ROLE stranger")
+
+
 @pytest.mark.parametrize("by_setting", [False, True])
 def test_loose_begin_commits_without_its_end_and_is_ended_in_another_transaction(db, by_setting):
     if by_setting:
@@ -694,7 +732,7 @@ def test_message_without_an_id_is_quarantined_and_never_runs(db):
 # A4 P76, I4
 @pytest.mark.parametrize("order", ["none", "arrival"])
 def test_failure_without_a_payload_is_left_to_the_broker_which_brings_it(db, order):
-    consumer(db, "billing", order=order)
+    consumer(db, "billing", order=order, retry_first="1h", retry_ceiling="1h")
     key = {"order_key": "k"} if order != "none" else {}
     begin(db, "id-1", **key)
     told = fail(db, "id-1", "transient", **key)

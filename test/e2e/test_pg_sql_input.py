@@ -423,7 +423,7 @@ def test_role_cannot_call_what_is_internal(granted, who):
               "inbox_fail", "inbox_fail_many", "inbox_finish", "inbox_put", "inbox_release", "inbox_renew",
               "inbox_take", "outbox_put", "step_key", "tick"]
     commands = ["_operate", "_operator_business", "_operator_consumer", "_operator_keys", "_operator_mark",
-                "_operator_rewind", "_operator_rows", "_operator_select", "consumer"]
+                "_operator_rewind", "_operator_rows", "_operator_select", "_operator_selection", "consumer"]
     assert [name for name, in allowed] == {"app": public, "operator": commands, "worker": []}[who]
     db.close()
 

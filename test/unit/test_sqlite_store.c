@@ -446,6 +446,91 @@ static void the_write_ahead_log_is_measured(void **state) /* P25 */
     assert_int_equal(sqlite3_close(reader), SQLITE_OK);
 }
 
+/* ---- duplicates ---------------------------------------------------------------------------------- */
+
+/* Once most of a batch was there already, the next one reads before it draws a number and inserts. */
+static void batch_of_duplicates_writes_nothing_and_what_is_new_behind_it_is_found(void **state)
+{
+    struct world *w = *state;
+    struct semel_admit old[3], mixed[3];
+    int64_t changes = 0, bytes = 0;
+    for (int round = 0; round < 3; round++) { /* new; refused; read first */
+        changes = sqlite3_total_changes64(native(w));
+        bytes = semel__sqlite_wal_bytes(w->store);
+        for (size_t i = 0; i < 3; i++) {
+            old[i] = item_of((const char *const[]){"a", "b", "c"}[i], SEMEL_STATE_COMPLETED);
+            old[i].place = i;
+        }
+        begin(w);
+        admit(w, old, 3);
+        commit(w);
+        for (size_t i = 0; i < 3; i++) {
+            assert_int_equal(old[i].inserted, round == 0);
+            assert_true(round == 0 || old[i].found.progress.state == SEMEL_STATE_COMPLETED);
+        }
+    }
+    assert_int_equal(sqlite3_total_changes64(native(w)), changes);
+    assert_int_equal(semel__sqlite_wal_bytes(w->store), bytes);
+
+    put(w, "d", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    begin(w); /* put() was a new one: mostly_old is learnt again */
+    admit(w, old, 3);
+    commit(w);
+    for (size_t i = 0; i < 3; i++) {
+        mixed[i] = item_of((const char *const[]){"b", "d", "e"}[i], SEMEL_STATE_COMPLETED);
+        mixed[i].place = i;
+    }
+    begin(w);
+    admit(w, mixed, 3);
+    commit(w);
+    assert_false(mixed[0].inserted);
+    assert_int_equal(mixed[0].found.progress.state, SEMEL_STATE_COMPLETED);
+    assert_false(mixed[1].inserted);
+    assert_int_equal(mixed[1].found.progress.state, SEMEL_STATE_FAILED);
+    assert_true(mixed[2].inserted);
+    assert_int_equal(ask(w, "SELECT max(arrival) = (SELECT arrival FROM semel_inbox WHERE message_id = 'e') "
+                            "AND count(*) = 5 FROM semel_inbox"),
+                     1);
+}
+
+/* Rows are inserted several at a time: of each it must be known whether it was refused, in full groups and behind them,
+ * and also where the connection allows no such statement. */
+static void what_was_there_is_told_apart_in_a_large_batch(void **state)
+{
+    struct world *w = *state;
+    for (int round = 0; round < 2; round++) {
+        struct semel_admit items[30];
+        char ids[30][8];
+        if (round == 1) /* the statements are prepared again */
+            ok(w, semel_store_reopen(w->store, &w->err));
+        if (round == 1)
+            sqlite3_limit(native(w), SQLITE_LIMIT_VARIABLE_NUMBER, 100);
+        for (size_t i = 0; i < 30; i++) {
+            snprintf(ids[i], sizeof(ids[i]), "%d-%02zu", round, i);
+            bool old = i == 3 || (i >= 8 && i < 16) || i == 20 || i == 25; /* one of a group, a whole one, the rest */
+            if (old)
+                put(w, ids[i], i == 20 ? SEMEL_STATE_FAILED : SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+            items[i] = item_of(ids[i], SEMEL_STATE_COMPLETED);
+            items[i].row.type = i % 2 == 0 ? SEMEL_STR("even") : (struct semel_str){0};
+            items[i].row.fp = (struct semel_fp){SEMEL_FP_RAW, 1, {(unsigned char)i}};
+            items[i].place = 29 - i;
+        }
+        begin(w);
+        admit(w, items, 30);
+        commit(w);
+        for (size_t i = 0; i < 30; i++) {
+            char text[200];
+            bool old = i == 3 || (i >= 8 && i < 16) || i == 20 || i == 25;
+            assert_int_equal(items[i].inserted, !old);
+            snprintf(text, sizeof(text),
+                     "SELECT count(*) FROM semel_inbox WHERE message_id = '%s' AND (type IS 'even') = %d "
+                     "AND fingerprint IS x'72%02zx' AND arrival = %lld",
+                     ids[i], i % 2 == 0, i, (long long)items[i].row.arrival);
+            assert_int_equal(ask(w, text), !old);
+        }
+    }
+}
+
 /* ---- plans and codes ----------------------------------------------------------------------------- */
 
 static void check_plan(struct world *w, const char *sql, bool sorts)
@@ -574,6 +659,8 @@ int main(void)
         ON(wrapped_handle_that_cannot_be_used_is_left_as_it_was),
         BARE(an_old_library_is_named_with_what_follows),
         ON(the_write_ahead_log_is_measured),
+        ON(batch_of_duplicates_writes_nothing_and_what_is_new_behind_it_is_found),
+        ON(what_was_there_is_told_apart_in_a_large_batch),
         ON(no_query_scans_the_inbox),
         BARE(codes_mean_what_the_caller_must_do),
         ON(a_message_that_quotes_data_is_not_shown),

@@ -152,7 +152,7 @@ static void check_plan(const struct sql_statement *s, PGresult *plan)
 {
     for (int i = 0; i < PQntuples(plan); i++) {
         const char *line = PQgetvalue(plan, i, 0), *next = i + 1 < PQntuples(plan) ? PQgetvalue(plan, i + 1, 0) : "";
-        bool by_key = strstr(line, "Index Scan using record_pkey on") != NULL && strstr(next, "(key = ") != NULL;
+        bool by_key = strstr(line, "Index Scan using record_pkey on") && strstr(next, "((key)::bytea = ");
         bool in_order = strstr(line, "using inbox_order on") != NULL || strstr(line, "using inbox_version on") != NULL;
         bool at_place = strstr(line, "Tid Scan on record") != NULL;
         bool a_way = strstr(line, "Scan") != NULL && strstr(line, " record") != NULL;

@@ -48,6 +48,9 @@ CASE WHEN {id} LIKE '________-____-____-____-____________'
 -- fragment: this_row
 key = b.record_key AND stream = {stream(b.source)}
 
+-- name: inbox_drawn
+-- none: the insert returns the rows
+
 -- fragment: final_row
 arrival, status, attempts, attempts_before, retries, alone, fingerprint, received_at, updated_at, processed_at,
 error_class, error_text, outcome, kept

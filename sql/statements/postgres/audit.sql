@@ -14,8 +14,10 @@ pg_catalog.current_setting('semel.what', true)
 
 -- name: audit_put
 INSERT INTO semel.audit (at, who, what, reason, consumer, source, message_id)
-VALUES (:now, :who, :what, :reason, :consumer, :about_source, :message_id)
+SELECT :now, b.who, b.what, b.reason, b.consumer, b.about_source, b.message_id FROM :rows AS b ORDER BY b.n
 
 -- operator: audit_put
-SELECT pg_catalog.set_config('semel.reason', :reason, true), pg_catalog.set_config('semel.forced', :forced::text, true),
-    pg_catalog.set_config('semel.what', :what, true)
+-- The lines have the same reason.
+SELECT pg_catalog.set_config('semel.reason', b.reason, true),
+    pg_catalog.set_config('semel.forced', b.forced::text, true), pg_catalog.set_config('semel.what', b.what, true)
+FROM :rows AS b LIMIT 1

@@ -3,23 +3,21 @@
 -- Frozen selections.
 
 -- name: selection_make
--- none: selection_fill does it
+-- gives: number
+INSERT INTO semel.selection (command, who, reason, force, made_at) VALUES (:command, :who, :reason, :force, :now)
+RETURNING number
+
+-- operator: selection_make
+SELECT semel._operator_selection(:command, :reason, :force) AS number
 
 -- name: selection_fill
--- Whole or not at all.
--- gives: number
-WITH made AS (
-    INSERT INTO semel.selection (command, who, reason, force, made_at)
-    VALUES (:command, :who, :reason, :force, :now) RETURNING number),
-put AS (
-    INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at)
-    SELECT made.number, b.n, b.consumer, b.source, b.message_id, b.updated_at FROM :rows AS b CROSS JOIN made)
-SELECT number FROM made
+INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at)
+SELECT :number, b.place, b.consumer, b.source, b.message_id, b.updated_at FROM :rows AS b
 
 -- operator: selection_fill
-SELECT semel._operator_select(:command, :reason, :force, pg_catalog.array_agg(b.consumer ORDER BY b.n),
-    pg_catalog.array_agg(b.source ORDER BY b.n), pg_catalog.array_agg(b.message_id ORDER BY b.n),
-    pg_catalog.array_agg(b.updated_at ORDER BY b.n)) AS number
+SELECT semel._operator_select(:number, pg_catalog.array_agg(b.place ORDER BY b.n),
+    pg_catalog.array_agg(b.consumer ORDER BY b.n), pg_catalog.array_agg(b.source ORDER BY b.n),
+    pg_catalog.array_agg(b.message_id ORDER BY b.n), pg_catalog.array_agg(b.updated_at ORDER BY b.n))
 FROM :rows AS b
 
 -- name: selection_get
@@ -51,7 +49,8 @@ ORDER BY m.place LIMIT :limit
 -- name: selection_mark
 -- The first mark stays.
 -- gives: changes
-UPDATE semel.selected SET result = coalesce(result, :result) WHERE number = :number AND place = :place
+UPDATE semel.selected AS s SET result = coalesce(s.result, b.result) FROM :rows AS b
+WHERE s.number = :number AND s.place = b.place
 
 -- operator: selection_mark
-SELECT semel._operator_mark(:number, :place, :result)
+SELECT m FROM :rows AS b CROSS JOIN LATERAL semel._operator_mark(:number, b.place, b.result) AS m

@@ -31,7 +31,7 @@ SELECT pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
 
 -- name: server_rights
 -- only: SQLite has no roles
--- What the statements of a consumer and of a relay need; roles.sql grants a worker a little more, for operators.
+-- What the statements of a consumer, a relay and a gateway need; roles.sql grants a worker more, for operators.
 -- gives: role, synchronous_commit, fsync_off, missing, public_writable
 SELECT current_user::text AS role, pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
     pg_catalog.current_setting('fsync') = 'off' AS fsync_off,
@@ -44,11 +44,13 @@ SELECT current_user::text AS role, pg_catalog.current_setting('synchronous_commi
                   ('position', 'SELECT,INSERT,UPDATE'), ('arrival', 'USAGE'),
                   ('outbox', 'SELECT,DELETE'), ('outbox_aside', 'SELECT,INSERT,UPDATE,DELETE'),
                   ('outbox_sent', 'SELECT,INSERT,DELETE'), ('outbox_seq_seq', 'SELECT,USAGE'),
-                  ('outbox_shard', 'SELECT,INSERT,UPDATE'), ('relay', 'SELECT,INSERT,UPDATE,DELETE')) AS n (name, whats)
+                  ('outbox_shard', 'SELECT,INSERT,UPDATE'), ('relay', 'SELECT,INSERT,UPDATE,DELETE'),
+                  ('idempotency', 'SELECT,INSERT,UPDATE,DELETE')) AS n (name, whats)
      CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.string_to_array(n.whats, ',')) AS w (what)
      LEFT JOIN pg_catalog.pg_class AS c ON c.relname = n.name
          AND c.relnamespace = (SELECT s.oid FROM pg_catalog.pg_namespace AS s WHERE s.nspname = 'semel')
-     WHERE (n.name <> 'position' OR :positions) AND (:relays OR n.name <> 'relay' AND n.name NOT LIKE 'outbox%')
+     WHERE (n.name <> 'position' OR :positions) AND (n.name <> 'idempotency' OR :gateways)
+     AND (:relays OR n.name <> 'relay' AND n.name NOT LIKE 'outbox%')
      AND NOT coalesce(CASE w.what WHEN 'USAGE' THEN pg_catalog.has_sequence_privilege(c.oid, w.what)
                                   ELSE pg_catalog.has_table_privilege(c.oid, w.what) END, false)) AS missing,
     (SELECT pg_catalog.has_schema_privilege('public', n.oid, 'CREATE') FROM pg_catalog.pg_namespace AS n

@@ -93,8 +93,9 @@ SELECT n FROM done
 -- For a role that only reads the tables: the owner's function makes the change and writes the audit line, keys and
 -- business keys.
 -- gives: n
-SELECT b.n FROM :rows AS b CROSS JOIN LATERAL (
-    SELECT semel._operate(:consumer, b.source, b.message_id, b.was, b.status, b.outcome, {reason}) AS done,
+WITH r AS MATERIALIZED (SELECT {reason} AS reason)
+SELECT b.n FROM :rows AS b CROSS JOIN r CROSS JOIN LATERAL (
+    SELECT semel._operate(:consumer, b.source, b.message_id, b.was, b.status, b.outcome, r.reason) AS done,
         pg_catalog.set_config('semel.reason', '', true)) AS c
 WHERE c.done
 

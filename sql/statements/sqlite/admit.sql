@@ -14,6 +14,7 @@ UPDATE main.semel_counter SET value = value + :count WHERE name = 'arrival' RETU
 -- name: inbox_insert
 -- Only the key may clash: an arrival or a token that is there already is damage, and an error.
 -- gives: applied
+-- rows: many inbox_drawn
 INSERT INTO main.semel_inbox (consumer, arrival, message_id, fingerprint, source, type, status, attempts,
     attempts_before, retries, alone, order_key, version, message_time, received_at, updated_at, processed_at, due_at,
     lease_owner, lease_until, lease_token, error_class, error_text, outcome, position, headers, payload, traceparent)
@@ -23,8 +24,26 @@ VALUES (:consumer, :arrival, :message_id, :fingerprint, :source, :type, :status,
     :payload, :traceparent)
 ON CONFLICT (consumer, source, message_id) DO NOTHING
 
+-- name: inbox_drawn
+-- Was the row inserted? Nobody else has its arrival.
+-- gives: count
+SELECT 1 AS count FROM main.semel_inbox WHERE arrival = :arrival
+
+-- fragment: final_row
+arrival, status, attempts, attempts_before, retries, alone, fingerprint, type, order_key, version, message_time,
+received_at, updated_at, processed_at, due_at, lease_owner, lease_until, lease_token, error_class, error_text, outcome,
+position, traceparent, kept, headers, payload
+
 -- name: inbox_final
--- none: inbox_read costs as much
+-- Without headers and payload, unless they are damaged: the caller must see that.
+-- table: semel_inbox
+-- gives: {final_row}
+SELECT arrival, status, attempts, attempts_before, retries, alone, fingerprint, type, order_key, version, message_time,
+    received_at, updated_at, processed_at, due_at, lease_owner, lease_until, lease_token, error_class, error_text,
+    outcome, position, traceparent, payload IS NOT NULL AS kept,
+    CASE WHEN typeof(headers) <> 'text' THEN headers END AS headers,
+    CASE WHEN typeof(payload) <> 'blob' THEN payload END AS payload
+FROM main.semel_inbox WHERE {this} AND {final}
 
 -- name: inbox_lock_open
 -- none: the transaction has the write lock

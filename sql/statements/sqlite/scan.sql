@@ -31,8 +31,8 @@ i.arrival, i.consumer, i.source, i.message_id, i.type, i.status, i.attempts, i.a
 i.alone, i.fingerprint, i.order_key, i.version, i.message_time, i.received_at, i.updated_at, i.processed_at,
 i.due_at, i.lease_owner, i.lease_until, i.lease_token, i.error_class, i.error_text, i.outcome, i.position,
 i.traceparent,
-i.payload IS NOT NULL AS kept, CASE WHEN :with_payload THEN i.headers END AS headers,
-CASE WHEN :with_payload THEN i.payload END AS payload,
+i.payload IS NOT NULL AS kept, CASE WHEN :with_payload OR typeof(i.headers) <> 'text' THEN i.headers END AS headers,
+CASE WHEN :with_payload OR typeof(i.payload) <> 'blob' THEN i.payload END AS payload,
 CASE WHEN {open} AND status <> 'processing' THEN (
     SELECT group_concat(printf('%03d', length(CAST(k AS BLOB))) || k, '')
     FROM (SELECT w.business_key AS k FROM main.semel_business_want AS w
