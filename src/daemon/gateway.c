@@ -309,12 +309,12 @@ static bool loops_up(const struct daemon_gateway *g)
 static enum semel_unit_ready ready(struct semel_unit *unit, struct semel_buf *why)
 {
     struct daemon_gateway *g = gateway_of(unit);
-    char down[SEMEL_KEEPER_WHY] = "a loop does not run";
+    char down[SEMEL_KEEPER_WHY];
     const bool kept = semel__keeper_up(g->keeper, down);
     if (kept && loops_up(g))
         return SEMEL_UNIT_READY;
-    semel__buf_addf(why, "%sgateway %.*s: %s%s%s", why->n > 0 ? "; " : "", (int)g->conf->name.n, g->conf->name.p,
-                    kept ? "it does not serve" : "it has no store", down[0] != '\0' ? ": " : "", down);
+    semel__buf_addf(why, "%sgateway %.*s: %s%s", why->n > 0 ? "; " : "", (int)g->conf->name.n, g->conf->name.p,
+                    kept ? "it does not serve: a loop does not run" : "it has no store: ", down);
     return SEMEL_UNIT_STARTING;
 }
 

@@ -32,61 +32,6 @@ struct relay {
     bool begun;                       /* the head of the answer was sent */
 };
 
-/* ==== the target ================================================================================= */
-
-/* The byte that an escape at p stands for; -1: malformed. */
-static int unescape(const char *p, size_t n)
-{
-    int high = n > 2 ? semel__hex_value(p[1]) : -1;
-    int low = high >= 0 ? semel__hex_value(p[2]) : -1;
-    return low < 0 ? -1 : high << 4 | low;
-}
-
-/* A segment of the path. Fills *ret_dots with the number of its dots if there is nothing else in it. */
-static const char *segment_fault(struct semel_str segment, size_t *ret_dots)
-{
-    size_t dots = 0, others = 0;
-    for (size_t i = 0; i < segment.n; i++) {
-        int c = (unsigned char)segment.p[i];
-        if (c == '%') {
-            c = unescape(segment.p + i, segment.n - i);
-            if (c < 0)
-                return "the path has a malformed percent-escape";
-            if (c == '/' || c == '\\' || c == 0)
-                return "the path has an escaped slash, backslash or NUL";
-            i += 2;
-        } else if (c == '\\') {
-            return "the path has a backslash";
-        }
-        dots += c == '.';
-        others += c != '.';
-    }
-    *ret_dots = others == 0 ? dots : 0;
-    return NULL;
-}
-
-/* What is wrong with the target; NULL: nothing. */
-static const char *target_fault(struct semel_str target)
-{
-    const char *query = memchr(target.p, '?', target.n);
-    size_t n = query != NULL ? (size_t)(query - target.p) : target.n;
-    if (n == 0 || target.p[0] != '/')
-        return "the target must be a path";
-    for (size_t at = 1; at <= n;) {
-        const char *slash = memchr(target.p + at, '/', n - at);
-        size_t end = slash != NULL ? (size_t)(slash - target.p) : n, dots = 0;
-        if (end == at && end < n)
-            return "the path has an empty segment";
-        const char *fault = segment_fault((struct semel_str){target.p + at, end - at}, &dots);
-        if (fault != NULL)
-            return fault;
-        if (dots == 1 || dots == 2)
-            return "the path has a segment . or ..";
-        at = end + 1;
-    }
-    return NULL;
-}
-
 /* ==== headers ==================================================================================== */
 
 static bool is_forwarded(struct semel_str name)
@@ -131,9 +76,9 @@ static void put_forwarded(struct semel_buf *lines, const struct semel_http_reque
     if (before.n > 0)
         semel__buf_addf(lines, "X-Forwarded-For: %.*s, %s\r\n", (int)before.n, before.p, peer);
     else
-        semel__buf_addf(lines, "X-Forwarded-For: %s\r\n", peer);
+        semel__head_put(lines, SEMEL_STR("X-Forwarded-For"), semel__str(peer));
     if (!trusted || semel__http_header(req, "x-forwarded-proto").p == NULL)
-        semel__buf_addf(lines, "X-Forwarded-Proto: %s\r\n", req->secure ? "https" : "http");
+        semel__head_put(lines, SEMEL_STR("X-Forwarded-Proto"), req->secure ? SEMEL_STR("https") : SEMEL_STR("http"));
     if (!trusted || semel__http_header(req, "x-forwarded-host").p == NULL)
         semel__head_put(lines, SEMEL_STR("X-Forwarded-Host"), semel__http_header(req, "host"));
 }
@@ -316,7 +261,7 @@ static void handle(void *ctx, struct semel_http_exchange *x)
 {
     struct semel_gateway *gateway = ctx;
     const struct semel_http_request *req = semel__http_request(x);
-    const char *why = target_fault(req->target);
+    const char *why = semel__target_fault(req->target);
     int status = why != NULL ? 400 : headers_fault(req, &why);
     if (status != 0) {
         atomic_fetch_add_explicit(&gateway->counts.refused, 1, memory_order_relaxed);

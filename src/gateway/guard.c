@@ -47,7 +47,8 @@ enum guard_state {
     GUARD_CALLING,
     GUARD_ENDING,
     GUARD_RETRYING,
-    GUARD_STREAMING
+    GUARD_STREAMING,
+    GUARD_SENDING
 };
 
 struct guard {
@@ -87,6 +88,7 @@ struct guard {
     bool bodiless;
     struct semel_str said;
     struct semel_buf spool, kept; /* its body; its headers as they are stored */
+    struct semel_str rest;        /* of a body that is in memory: what the client has not got yet */
     bool streams;                 /* its body is not stored, and passed on when its end is */
     bool begun;                   /* its head went to the client */
     bool broken;                  /* no whole answer came */
@@ -118,6 +120,7 @@ struct semel_guards {
     bool finishes, gave_up;
     size_t n, max;
     struct guard *all, *timed;
+    struct guard *next_due; /* of `timed`, that the tick looks at next */
     bool ticking;
     struct guard *table[BUCKETS];
 };
@@ -216,6 +219,8 @@ static void refuse_store(struct guard *g)
     refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, "the store of the keys is not available; nothing was sent on");
 }
 
+static const char too_many_answers[] = "too many bytes of answers like this one are in memory";
+
 /* ==== memory and time ============================================================================ */
 
 static bool hold(struct guard *g, size_t n)
@@ -240,6 +245,8 @@ static void untime(struct guard *g)
     if (!g->timed)
         return;
     g->timed = false;
+    if (g->guards->next_due == g)
+        g->guards->next_due = g->next_timed;
     if (g->prev_timed != NULL)
         g->prev_timed->next_timed = g->next_timed;
     else
@@ -350,6 +357,14 @@ static void finish(struct guard *g)
         semel__side_settled(guards->side);
 }
 
+/* With the others of this turn; when the loop gives up there may be no next one. */
+static void submit(struct guard *g)
+{
+    semel__keeper_submit(&g->guards->desk, &g->job);
+    if (g->guards->gave_up)
+        semel__keeper_flush(&g->guards->desk);
+}
+
 /* ==== replays ==================================================================================== */
 
 /* What is replayed: a row, or the answer of a leader. */
@@ -358,6 +373,54 @@ struct replay {
     struct semel_str headers, body, origin;
 };
 
+/* Gives the client as much of `rest` as it takes; what follows waits until it is drained. true: there is no more. */
+static bool send_rest(struct guard *g)
+{
+    bool room = true;
+    while (g->rest.n > 0 && room) {
+        size_t n = g->rest.n < SLICE ? g->rest.n : SLICE;
+        room = semel__http_send(g->x, (struct semel_str){g->rest.p, n});
+        g->rest = (struct semel_str){g->rest.p + n, g->rest.n - n};
+    }
+    return g->rest.n == 0;
+}
+
+/* The answer is complete, or never will be. What the client has not got of a whole one follows first. */
+static void end_client(struct guard *g)
+{
+    struct semel_http_exchange *x = g->x;
+    bool whole = g->fate.fate == SEMEL_UPSTREAM_ANSWERED && !g->broken;
+    if (x == NULL || (whole && !send_rest(g)))
+        return;
+    g->x = NULL;
+    if (whole)
+        semel__http_end(x);
+    else
+        semel__http_cut(x);
+}
+
+/* Nothing is left to be done but to let the client have its answer; nobody else waits for that. */
+static void finish_sent(struct guard *g)
+{
+    g->state = GUARD_SENDING;
+    if (g->x == NULL)
+        finish(g);
+    else if (g->leads)
+        settle_waiters(g, NULL);
+}
+
+/* The answer of another request: a copy that counts for the rule's bound, unless it goes out at once. */
+static bool copy_body(struct guard *g, struct semel_str *body)
+{
+    if (body->n <= SLICE)
+        return true;
+    if (!hold(g, body->n) || !semel__buf_add(&g->spool, body->p, body->n))
+        return false;
+    *body = semel__buf_str(&g->spool);
+    return true;
+}
+
+/* The body stays as it is until the client has it. */
 static void send_replay(struct guard *g, const struct replay *replay)
 {
     struct semel_http_exchange *x = g->x;
@@ -378,10 +441,12 @@ static void send_replay(struct guard *g, const struct replay *replay)
     semel__http_set_header(x, "Idempotent-Replayed", SEMEL_STR("true"));
     warn(g, x);
     add(&g->guards->counts->replayed);
-    g->x = NULL;
+    g->rest = replay->body;
+    g->fate.fate = SEMEL_UPSTREAM_ANSWERED;
+    g->broken = false;
+    g->begun = true;
     semel__http_begin(x, replay->code, (int64_t)replay->body.n);
-    (void)semel__http_send(x, replay->body); /* it is bounded */
-    semel__http_end(x);
+    end_client(g);
 }
 
 static struct replay replay_of_row(const struct guard *g)
@@ -408,7 +473,7 @@ static void checked(void *ctx, int status, struct semel_str body)
     } else {
         refuse(g, SEMEL_GATEWAY_REFUSED_UNCHECKED, 1, "it is not known whether the caller may see this answer");
     }
-    finish(g);
+    finish_sent(g);
 }
 
 /* A stored answer: first the caller is checked again, if a rule wants that (P46). */
@@ -417,11 +482,16 @@ static void replay_row(struct guard *g)
     struct semel_buf lines;
     const char *why = NULL;
     struct replay replay = replay_of_row(g);
+    if (!hold(g, replay.body.n)) {
+        refuse(g, SEMEL_GATEWAY_REFUSED_OVERLOADED, 1, too_many_answers);
+        finish(g);
+        return;
+    }
     if (g->guards->check == NULL || g->x == NULL) {
         if (g->leads)
             settle_waiters(g, g->guards->check == NULL ? &replay : NULL);
         send_replay(g, &replay);
-        finish(g);
+        finish_sent(g);
         return;
     }
     semel__buf_init(&lines, HEAD_BYTES);
@@ -437,6 +507,16 @@ static void replay_row(struct guard *g)
 
 /* ==== waiting ==================================================================================== */
 
+static void replay_copy(struct guard *g, const struct replay *replay)
+{
+    struct replay copy = *replay;
+    if (copy_body(g, &copy.body))
+        send_replay(g, &copy);
+    else
+        refuse(g, SEMEL_GATEWAY_REFUSED_OVERLOADED, 1, too_many_answers);
+    finish_sent(g);
+}
+
 /* The leader has left the table, or is about to: those behind it get this answer; NULL: one of them takes its place. */
 static void settle_waiters(struct guard *g, const struct replay *replay)
 {
@@ -451,8 +531,7 @@ static void settle_waiters(struct guard *g, const struct replay *replay)
         at->behind = NULL;
         untime(at);
         if (replay != NULL) {
-            send_replay(at, replay);
-            finish(at);
+            replay_copy(at, replay);
         } else if (first == NULL) {
             first = at;
         } else {
@@ -609,18 +688,6 @@ static void on_answer_body(void *ctx, struct semel_str piece)
         stream_later(g);
 }
 
-static void end_client(struct guard *g)
-{
-    struct semel_http_exchange *x = g->x;
-    g->x = NULL;
-    if (x == NULL)
-        return;
-    if (g->fate.fate == SEMEL_UPSTREAM_ANSWERED && !g->broken)
-        semel__http_end(x);
-    else
-        semel__http_cut(x);
-}
-
 static void on_call_done(void *ctx, const struct semel_upstream_end *end)
 {
     struct guard *g = ctx;
@@ -636,7 +703,7 @@ static void on_call_done(void *ctx, const struct semel_upstream_end *end)
         end_client(g);
     if (g->keyless || g->state == GUARD_STREAMING) {
         answer_client(g);
-        finish(g);
+        finish_sent(g);
     } else if (!g->streams) { /* otherwise the keeper has its end already */
         judge(g, end->fate != SEMEL_UPSTREAM_NOTHING_SENT, answered && !g->broken);
         end_key(g);
@@ -721,9 +788,18 @@ static void answer_client(struct guard *g)
     bool spooled = whole && !g->streams && !g->bodiless;
     semel__http_begin(x, g->status, spooled ? (int64_t)g->spool.n : g->length);
     g->begun = true;
-    (void)semel__http_send(x, semel__buf_str(&g->spool)); /* it is bounded */
+    g->rest = semel__buf_str(&g->spool);
     if (whole)
         end_client(g);
+    else
+        (void)send_rest(g);
+}
+
+/* The upstream goes on when the client has got what came before, or is gone. */
+static void resume(struct guard *g)
+{
+    if (g->call != NULL && (g->x == NULL || !g->begun || g->rest.n == 0))
+        semel__upstream_pull(g->call, true);
 }
 
 /* The end of its key is stored, or the answer may be sent without that. */
@@ -732,10 +808,10 @@ static void pass_answer(struct guard *g)
     answer_client(g);
     if (g->call != NULL) { /* it streams */
         g->state = GUARD_STREAMING;
-        semel__upstream_pull(g->call, true);
+        resume(g);
         return;
     }
-    finish(g);
+    finish_sent(g);
 }
 
 /* ==== the key's end ============================================================================== */
@@ -755,7 +831,7 @@ static void submit_end(struct guard *g)
         .body = body ? semel__buf_str(&g->spool) : (struct semel_str){NULL, 0},
     };
     g->state = GUARD_ENDING;
-    semel__keeper_submit(&g->guards->desk, &g->job);
+    submit(g);
 }
 
 static void end_key(struct guard *g)
@@ -785,8 +861,7 @@ static void end_again(struct guard *g)
         else
             answer_client(g);
     }
-    if (g->call != NULL)
-        semel__upstream_pull(g->call, true); /* to the client, or to nobody */
+    resume(g); /* to the client, or to nobody */
     if (g->end == SEMEL_KEY_END_COMPLETED && semel__boot_us() >= g->give_up_us) {
         g->end = SEMEL_KEY_END_UNKNOWN;
         g->cause = SEMEL_GATEWAY_UNKNOWN_NOT_STORED;
@@ -877,7 +952,7 @@ static void claim(struct guard *g)
                                                               : SEMEL_EFFECT_OUTSIDE,
     };
     g->state = GUARD_CLAIMING;
-    semel__keeper_submit(&g->guards->desk, &g->job);
+    submit(g);
 }
 
 /* Gives the key back: nothing was sent. */
@@ -943,7 +1018,7 @@ static void resolve(struct guard *g, enum semel_key_end end, int64_t code)
     };
     g->job.is_end = true;
     g->state = GUARD_RESOLVING;
-    semel__keeper_submit(&g->guards->desk, &g->job);
+    submit(g);
 }
 
 static void reconciled(void *ctx, int status, struct semel_str body)
@@ -1025,11 +1100,6 @@ static void on_claimed(struct guard *g)
         run(g);
         return;
     case SEMEL_KEY_REPLAY:
-        if (!hold(g, g->job.row.body.n)) {
-            refuse(g, SEMEL_GATEWAY_REFUSED_OVERLOADED, 1, "too many bytes of answers like this one are in memory");
-            finish(g);
-            return;
-        }
         replay_row(g);
         return;
     case SEMEL_KEY_MISMATCH:
@@ -1169,8 +1239,15 @@ static void on_whole(struct semel_http_exchange *x)
 static void on_client_drained(struct semel_http_exchange *x)
 {
     struct guard *g = semel__http_kept(x);
-    if (g->call != NULL && g->begun)
-        semel__upstream_pull(g->call, true);
+    if (!g->begun)
+        return;
+    if (g->call != NULL)
+        (void)send_rest(g);
+    else
+        end_client(g);
+    resume(g);
+    if (g->x == NULL && g->state == GUARD_SENDING)
+        finish(g);
 }
 
 /* It may still read. */
@@ -1185,10 +1262,10 @@ static void on_gone(struct semel_http_exchange *x)
     struct guard *g = semel__http_kept(x);
     g->x = NULL;
     add(&g->guards->counts->left);
-    if (g->state == GUARD_BODY || g->state == GUARD_WAITING || g->state == GUARD_POLLING)
+    if (g->state == GUARD_BODY || g->state == GUARD_WAITING || g->state == GUARD_POLLING || g->state == GUARD_SENDING)
         finish(g);
-    else if (g->call != NULL && g->begun)
-        semel__upstream_pull(g->call, true); /* reads the rest, which nobody gets */
+    else if (g->begun)
+        resume(g); /* reads the rest, which nobody gets */
 }
 
 static const struct semel_http_stream client_events = {on_body, on_whole, on_client_drained, on_hung_up, on_gone};
@@ -1301,13 +1378,13 @@ static void on_timer(void *ctx)
 {
     struct semel_guards *guards = ctx;
     int64_t now_us = semel__steady_us();
-    for (struct guard *g = guards->timed, *next; g != NULL; g = next) {
-        next = g->next_timed;
-        if (now_us < g->due_us)
-            continue;
-        on_due(g);
-        next = guards->timed; /* others may have left the list, too */
-        now_us = semel__steady_us();
+    guards->next_due = guards->timed;
+    while (guards->next_due != NULL) { /* others leave the list meanwhile, and come to its head */
+        struct guard *g = guards->next_due;
+        guards->next_due = g->next_timed;
+        add(&guards->counts->looked_at);
+        if (now_us >= g->due_us)
+            on_due(g);
     }
     tick(guards);
 }
@@ -1331,10 +1408,16 @@ static void on_give_up(void *ctx)
         if (retries)
             submit_end(g);
     }
+    semel__keeper_flush(&guards->desk);
     semel__side_settled(guards->side);
 }
 
-static const struct semel_side_events side_events = {on_woken, on_timer, is_busy, on_give_up};
+static void on_flush(void *ctx)
+{
+    semel__keeper_flush(&((struct semel_guards *)ctx)->desk);
+}
+
+static const struct semel_side_events side_events = {on_woken, on_timer, is_busy, on_give_up, on_flush};
 
 static void wake(void *ctx)
 {

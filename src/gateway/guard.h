@@ -16,6 +16,7 @@
  *     CALLING     the claim is committed: the upstream has the request, and its answer is spooled
  *     ENDING      the keeper has the key's end; RETRYING: it could not store it, and gets it again in a moment
  *     STREAMING   the end is stored, and the rest of an answer without a stored body is passed on
+ *     SENDING     all is known, and the client takes its answer: what it has not taken counts for the rule's bound
  *
  * Invariants: nothing is sent upstream before the claim is committed, nor after its lease has ended; nothing of an
  * answer is sent to the client before the end of its key is stored (P48); a client that leaves ends nothing that has

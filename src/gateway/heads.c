@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * heads.c: headers and peers; see heads.h.
+ * heads.c: targets, headers and peers; see heads.h.
  */
 #include "gateway/heads.h"
 
@@ -109,6 +109,60 @@ void semel__head_put(struct semel_buf *lines, struct semel_str name, struct seme
     semel__buf_addz(lines, ": ");
     semel__buf_add(lines, value.p, value.n);
     semel__buf_addz(lines, "\r\n");
+}
+
+/* ==== the target ================================================================================= */
+
+/* The byte that an escape at p stands for; -1: malformed. */
+static int unescape(const char *p, size_t n)
+{
+    int high = n > 2 ? semel__hex_value(p[1]) : -1;
+    int low = high >= 0 ? semel__hex_value(p[2]) : -1;
+    return low < 0 ? -1 : high << 4 | low;
+}
+
+/* A segment of the path. Fills *ret_dots with the number of its dots if there is nothing else in it. */
+static const char *segment_fault(struct semel_str segment, size_t *ret_dots)
+{
+    size_t dots = 0, others = 0;
+    for (size_t i = 0; i < segment.n; i++) {
+        int c = (unsigned char)segment.p[i];
+        if (c == '%') {
+            c = unescape(segment.p + i, segment.n - i);
+            if (c < 0)
+                return "the path has a malformed percent-escape";
+            if (c == '/' || c == '\\' || c == 0)
+                return "the path has an escaped slash, backslash or NUL";
+            i += 2;
+        } else if (c == '\\') {
+            return "the path has a backslash";
+        }
+        dots += c == '.';
+        others += c != '.';
+    }
+    *ret_dots = others == 0 ? dots : 0;
+    return NULL;
+}
+
+const char *semel__target_fault(struct semel_str target)
+{
+    const char *query = memchr(target.p, '?', target.n);
+    size_t n = query != NULL ? (size_t)(query - target.p) : target.n;
+    if (n == 0 || target.p[0] != '/')
+        return "the target must be a path";
+    for (size_t at = 1; at <= n;) {
+        const char *slash = memchr(target.p + at, '/', n - at);
+        size_t end = slash != NULL ? (size_t)(slash - target.p) : n, dots = 0;
+        if (end == at && end < n)
+            return "the path has an empty segment";
+        const char *fault = segment_fault((struct semel_str){target.p + at, end - at}, &dots);
+        if (fault != NULL)
+            return fault;
+        if (dots == 1 || dots == 2)
+            return "the path has a segment . or ..";
+        at = end + 1;
+    }
+    return NULL;
 }
 
 /* ==== kept with an answer ======================================================================== */
@@ -282,8 +336,12 @@ bool semel__networks_have(const struct semel_networks *networks, struct semel_st
     struct semel_str host = {remote.p, n > 0 ? n - 1 : 0};
     if (host.n > 2 && host.p[0] == '[')
         host = (struct semel_str){host.p + 1, host.n - 2};
-    snprintf(out, SEMEL_PEER_TEXT, "%.*s", (int)host.n, host.p);
-    if (!parse_ip(out, address, &base))
+    if (host.n >= SEMEL_PEER_TEXT)
+        host.n = SEMEL_PEER_TEXT - 1;
+    if (host.n > 0)
+        memcpy(out, host.p, host.n);
+    out[host.n] = '\0';
+    if (networks->n == 0 || !parse_ip(out, address, &base))
         return false;
     for (size_t i = 0; i < networks->n; i++)
         if (networks->list[i].base == base && in_network(&networks->list[i], address))

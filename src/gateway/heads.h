@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * heads.h: what the gateway knows of headers: which are for one connection only, which are kept with an answer, and
- * whose word about its client counts.
+ * heads.h: what the gateway knows of heads: which targets all servers read alike, which headers are for one connection
+ * only, which are kept with an answer, and whose word about its client counts.
  *
  * Invariants: a stored answer has no header that concerns one connection, one moment or one client: hop-by-hop headers,
  * Set-Cookie, Date, Age, rate limits, traces (P52, P101). Headers are pairs in their order, never a map.
@@ -11,6 +11,9 @@
 
 #include "base/mem.h"
 #include "net/http.h"
+
+/* What is wrong with a target (gateway.h); NULL: nothing. */
+const char *semel__target_fault(struct semel_str target);
 
 bool semel__head_is_one_of(struct semel_str name, const char *const *names); /* ended by NULL */
 /* Framing and what concerns one connection only. */

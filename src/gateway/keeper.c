@@ -132,7 +132,7 @@ static semel_status attempt(struct group *g, struct semel_error *err)
     semel__arena_reset(&lane->arena);
     for (size_t i = 0; i < g->n_claims; i++)
         g->claims[i]->claim.act = SEMEL_KEY_BUSY; /* until it is known */
-    semel_status status = semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, err);
+    semel_status status = semel_store_begin(lane->store, SEMEL_TX_BARE, &now_us, err);
     g->begun = status == SEMEL_OK;
     if (status != SEMEL_OK)
         return status;
@@ -236,8 +236,7 @@ static void set_up(struct lane *lane, bool up, const char *why)
 {
     pthread_mutex_lock(&lane->keeper->lock);
     lane->up = up;
-    if (!up)
-        snprintf(lane->why, sizeof lane->why, "%s", why);
+    snprintf(lane->why, sizeof lane->why, "%s", why);
     pthread_mutex_unlock(&lane->keeper->lock);
 }
 
@@ -607,22 +606,39 @@ void semel__keeper_desk_init(struct semel_keeper_desk *desk, struct semel_keeper
 {
     *desk = (struct semel_keeper_desk){.keeper = keeper, .wake = wake, .ctx = ctx};
     desk->last = &desk->first;
+    desk->out_last = &desk->out;
 }
 
 void semel__keeper_submit(struct semel_keeper_desk *desk, struct semel_keeper_job *job)
 {
-    struct semel_keeper *keeper = desk->keeper;
-    unsigned kind = job->is_end ? ENDS : CLAIMS;
     job->desk = desk;
     job->failed = job->in_doubt = false;
     job->row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
     semel__arena_reset(&job->arena);
+    job->next = NULL;
+    *desk->out_last = job;
+    desk->out_last = &job->next;
+}
+
+void semel__keeper_flush(struct semel_keeper_desk *desk)
+{
+    struct semel_keeper *keeper = desk->keeper;
+    bool any[2] = {false, false};
+    if (desk->out == NULL)
+        return;
     pthread_mutex_lock(&keeper->lock);
-    enqueue(&keeper->waiting[kind], job);
+    for (struct semel_keeper_job *job = desk->out, *next; job != NULL; job = next) {
+        unsigned kind = job->is_end ? ENDS : CLAIMS;
+        next = job->next;
+        enqueue(&keeper->waiting[kind], job);
+        any[kind] = true;
+    }
     for (size_t i = 0; i < keeper->n_lanes; i++)
-        if (keeper->lanes[i].does[kind])
+        if ((any[ENDS] && keeper->lanes[i].does[ENDS]) || (any[CLAIMS] && keeper->lanes[i].does[CLAIMS]))
             pthread_cond_signal(&keeper->lanes[i].work);
     pthread_mutex_unlock(&keeper->lock);
+    desk->out = NULL;
+    desk->out_last = &desk->out;
 }
 
 struct semel_keeper_job *semel__keeper_collect(struct semel_keeper_desk *desk)
@@ -647,9 +663,9 @@ bool semel__keeper_up(struct semel_keeper *keeper, char ret_why[SEMEL_KEEPER_WHY
     ret_why[0] = '\0';
     pthread_mutex_lock(&keeper->lock);
     for (size_t i = 0; i < keeper->n_lanes; i++) {
-        up = up && keeper->lanes[i].up;
-        if (keeper->lanes[i].why[0] != '\0')
+        if (up && !keeper->lanes[i].up)
             memcpy(ret_why, keeper->lanes[i].why, SEMEL_KEEPER_WHY);
+        up = up && keeper->lanes[i].up;
     }
     pthread_mutex_unlock(&keeper->lock);
     return up;
@@ -730,9 +746,11 @@ size_t semel__keeper_lanes(const struct semel_keeper *keeper)
 semel_status semel__keeper_open(struct semel_keeper *keeper, size_t n, struct semel_error *err)
 {
     struct lane *lane = &keeper->lanes[n];
-    semel_status status = connect_lane(lane, err);
-    if (status == SEMEL_OK)
-        set_up(lane, true, "");
+    struct semel_error why = {0};
+    semel_status status = connect_lane(lane, &why);
+    set_up(lane, status == SEMEL_OK, status == SEMEL_OK ? "" : why.text);
+    if (err != NULL)
+        *err = why;
     return status;
 }
 

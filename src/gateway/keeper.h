@@ -2,9 +2,10 @@
  *
  * keeper.h: keys of many requests at a time, kept in a store by a thread of its own.
  *
- * What it is: loops hand in jobs, claims of keys and their ends; a lane takes all that wait, does them in one
- * transaction, sorted, and hands them back with one wake-up per loop and group. A group that fails is done again one by
- * one. Not a thread: whoever owns one calls _step for its lane, again and again, until it reports the end.
+ * What it is: loops hand in jobs, claims of keys and their ends, those of one turn together; a lane takes all that
+ * wait, does them in one transaction, sorted, and hands them back with one wake-up per loop and group. A group that
+ * fails is done again one by one. Not a thread: whoever owns one calls _step for its lane, again and again, until it
+ * reports the end.
  *
  * Lanes: a store that can have several transactions open (PostgreSQL) has two, each with a connection: claims, and
  * ends. Others (SQLite) have one. The lane of the ends also renews all leases of this process in one statement, every
@@ -85,19 +86,21 @@ struct semel_keeper_desk {
     struct semel_keeper *keeper;
     void (*wake)(void *ctx); /* called by a lane, once per group: the loop calls _collect soon */
     void *ctx;
-    struct semel_keeper_job *first, **last; /* under the keeper's lock, from here on */
+    struct semel_keeper_job *out, **out_last; /* of the loop: handed in, and not flushed yet */
+    struct semel_keeper_job *first, **last;   /* under the keeper's lock, from here on */
     bool called;
 };
 void semel__keeper_desk_init(struct semel_keeper_desk *desk, struct semel_keeper *keeper, void (*wake)(void *ctx),
                              void *ctx);
-void semel__keeper_submit(struct semel_keeper_desk *desk, struct semel_keeper_job *job);
+void semel__keeper_submit(struct semel_keeper_desk *desk, struct semel_keeper_job *job); /* with the next _flush */
+void semel__keeper_flush(struct semel_keeper_desk *desk); /* at the end of the loop's turn, and when it gives up */
 /* All jobs that have come back, linked by `next`; NULL: none. */
 struct semel_keeper_job *semel__keeper_collect(struct semel_keeper_desk *desk);
 int64_t semel__keeper_lease_us(const struct semel_keeper *keeper);
 
 /* ---- by any thread ---- */
 
-/* Is the store there? The last reason why it was not; "": none is known. */
+/* Is the store there? ret_why: why not; "" if it is. */
 bool semel__keeper_up(struct semel_keeper *keeper, char ret_why[SEMEL_KEEPER_WHY]);
 
 struct semel_keeper_counts {

@@ -254,7 +254,6 @@ void semel__http_refuse(struct semel_http_exchange *x, int status, const char *f
  */
 
 #define US_PER_DAY (INT64_C(86400) * 1000000)
-#define DATE_TEXT 30 /* Sun, 06 Nov 1994 08:49:37 GMT */
 
 struct reply_head {
     int status;
@@ -265,18 +264,23 @@ struct reply_head {
 };
 
 /* The parts are cut from the text of base/clock.h: 2026-11-15T19:38:00.000000Z. */
-static void http_date(int64_t now_us, char out[DATE_TEXT])
+static const char *http_date(struct semel_conn_env *env)
 {
     static const char days[] = "ThuFriSatSunMonTueWed"; /* 1970-01-01 was a Thursday */
     static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
     char text[SEMEL_TIME_TEXT];
+    int64_t now_us = semel__now(env->clock);
     if (now_us < 0)
         now_us = 0;
+    if (env->date[0] != '\0' && env->date_s == now_us / 1000000)
+        return env->date;
     semel__time_format(now_us, text);
     int64_t day = now_us / US_PER_DAY % 7;
     int month = (text[5] - '0') * 10 + (text[6] - '0') - 1;
-    snprintf(out, DATE_TEXT, "%.3s, %.2s %.3s %.4s %.8s GMT", days + 3 * day, text + 8, months + 3 * month, text,
-             text + 11);
+    snprintf(env->date, sizeof env->date, "%.3s, %.2s %.3s %.4s %.8s GMT", days + 3 * day, text + 8, months + 3 * month,
+             text, text + 11);
+    env->date_s = now_us / 1000000;
+    return env->date;
 }
 
 /* a reply with this status has no body */
@@ -285,10 +289,8 @@ static bool bodiless(int status)
     return status < 200 || status == 204 || status == 304;
 }
 
-static void put_head(struct semel_buf *buf, const struct reply_head *head, int64_t now_us)
+static void put_head(struct semel_buf *buf, const struct reply_head *head, const char *date)
 {
-    char date[DATE_TEXT];
-    http_date(now_us, date);
     semel__buf_addf(buf, "HTTP/1.1 %d %s\r\nDate: %s\r\n", head->status, http_reason(head->status), date);
     if (!bodiless(head->status)) {
         semel__buf_addf(buf, "Content-Length: %zu\r\n", head->length);
@@ -301,15 +303,12 @@ static void put_head(struct semel_buf *buf, const struct reply_head *head, int64
 }
 
 /* The head of a streamed reply: its handler's headers, and what it leaves to us. */
-static void put_stream_head(struct semel_http_exchange *x, int64_t length, bool close, int64_t now_us)
+static void put_stream_head(struct semel_http_exchange *x, int64_t length, bool close)
 {
     struct semel_buf *buf = &x->queue;
-    char date[DATE_TEXT];
     semel__buf_addf(buf, "HTTP/1.1 %d %s\r\n", x->status, http_reason(x->status));
-    if (!x->dated) {
-        http_date(now_us, date);
-        semel__buf_addf(buf, "Date: %s\r\n", date);
-    }
+    if (!x->dated)
+        semel__buf_addf(buf, "Date: %s\r\n", http_date(x->env));
     semel__buf_add(buf, x->lines.p, x->lines.n);
     if (!bodiless(x->status) && length >= 0)
         semel__buf_addf(buf, "Content-Length: %lld\r\n", (long long)length);
@@ -795,7 +794,7 @@ static void refuse(struct semel_conn *conn, int status, const char *reason, unsi
         conn->last = true;
     struct reply_head head = {
         .status = status, .type = PROBLEM_TYPE, .length = body.n, .lines = semel__buf_str(&lines), .close = conn->last};
-    put_head(&conn->out, &head, semel__now(conn->env->clock));
+    put_head(&conn->out, &head, http_date(conn->env));
     if (!head_only)
         semel__buf_add(&conn->out, body.p, body.n);
     if (body.failed || lines.failed)
@@ -1155,7 +1154,7 @@ void semel__http_begin(struct semel_http_exchange *x, int status, int64_t length
     x->chunked = length < 0 && !x->bodiless && !conn->parse.http_1_0;
     if (!conn->parse.complete || (conn->ended && conn->in.n == 0))
         conn->last = true;
-    put_stream_head(x, length, conn->last, semel__now(conn->env->clock));
+    put_stream_head(x, length, conn->last);
     observe(conn, status);
     kick(x);
 }
@@ -1300,7 +1299,7 @@ void semel__conn_answered(struct semel_conn *conn, struct semel_http_exchange *x
                               .length = x->reply.n,
                               .lines = semel__buf_str(&x->lines),
                               .close = conn->last};
-    put_head(&conn->out, &head, semel__now(conn->env->clock));
+    put_head(&conn->out, &head, http_date(conn->env));
     if (x->req.method != SEMEL_HTTP_HEAD && !bodiless(x->status))
         conn->body = semel__buf_str(&x->reply);
     observe(conn, x->status);

@@ -113,6 +113,7 @@ semel_status semel__access_set_tokens(struct semel_access *access, const struct 
 
 /* ---- the connection ---- */
 
+#define SEMEL_HTTP_DATE 30    /* Sun, 06 Nov 1994 08:49:37 GMT */
 #define SEMEL_CONN_READ 32768 /* the most bytes of one semel__conn_input */
 
 enum semel_conn_phase {
@@ -142,6 +143,8 @@ struct semel_conn_env {
         size_t held, max;
     } * shares;
     struct semel_http_exchange *open; /* exchanges with handlers that have a time-out */
+    int64_t date_s;                   /* the second of `date`, which most replies share */
+    char date[SEMEL_HTTP_DATE];
     /* Copied into each exchange. */
     void (*back)(void *ctx, struct semel_http_exchange *x);
     void (*take)(void *ctx); /* called when an exchange that will call `gone` was made; or NULL */

@@ -4,7 +4,8 @@
  *
  * A guest has handles of its own in the loop. While the server stops, it waits until no guest is busy; at its deadline
  * it tells them to give up; then, in every case, `close` is called once, after which a guest starts nothing and its
- * handles close. All of it in the loop's thread, or while the loop does not run.
+ * handles close. `flush` is called before the loop waits for the next events, so that what several callbacks have
+ * queued goes out as one. All of it in the loop's thread, or while the loop does not run.
  */
 #ifndef SEMEL_NET_LOOP_H
 #define SEMEL_NET_LOOP_H
@@ -24,6 +25,7 @@ struct semel_guest {
     bool (*busy)(void *ctx);
     void (*give_up)(void *ctx);
     void (*close)(void *ctx);
+    void (*flush)(void *ctx); /* or NULL */
     void *ctx;
     struct semel_guest *next;
 };

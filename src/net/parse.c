@@ -43,7 +43,7 @@ enum gate_state {
 
 bool semel__http_tchar(char c)
 {
-    return semel__is_letter(c) || semel__is_digit(c) || (c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL);
+    return semel__is_letter(c) || semel__is_digit(c) || c == '-' || (c != '\0' && strchr("!#$%&'*+.^_`|~", c) != NULL);
 }
 
 void semel__gate_init(struct semel_gate *gate, size_t max_bytes, size_t max_fields)
@@ -101,11 +101,16 @@ static enum semel_gate_verdict at_target(struct semel_gate *gate, char c)
     return go(gate, c == '/' ? IN_TARGET : AFTER_STAR);
 }
 
+static bool of_target(char c)
+{
+    return c > ' ' && c <= '~' && c != '#';
+}
+
 static enum semel_gate_verdict in_target(struct semel_gate *gate, char c)
 {
     if (c == ' ')
         return go(gate, IN_VERSION);
-    if (c <= ' ' || c > '~' || c == '#')
+    if (!of_target(c))
         return gate_refuse(gate, 400, "the target has a character that must be percent-encoded");
     return SEMEL_GATE_MORE;
 }
@@ -146,12 +151,16 @@ static enum semel_gate_verdict in_name(struct semel_gate *gate, char c)
     return SEMEL_GATE_MORE;
 }
 
+static bool of_value(char c)
+{
+    return ((unsigned char)c >= ' ' && c != 0x7F) || c == '\t';
+}
+
 static enum semel_gate_verdict in_value(struct semel_gate *gate, char c)
 {
-    unsigned char byte = (unsigned char)c;
     if (c == '\r')
         return go(gate, AT_LF);
-    if ((byte < ' ' && c != '\t') || byte == 0x7F)
+    if (!of_value(c))
         return gate_refuse(gate, 400, "a header's value has a control character");
     return SEMEL_GATE_MORE;
 }
@@ -224,11 +233,33 @@ static enum semel_gate_verdict step(struct semel_gate *gate, char c)
     return gate_refuse(gate, 500, "internal error"); /* not reached: every state is above */
 }
 
+/* How many of the next bytes leave the state as it is: most of a head. */
+static size_t same_state(const struct semel_gate *gate, const char *p, size_t n)
+{
+    size_t i = 0;
+    if (gate->state == IN_VALUE)
+        while (i < n && of_value(p[i]))
+            i++;
+    else if (gate->state == IN_NAME)
+        while (i < n && semel__http_tchar(p[i]))
+            i++;
+    else if (gate->state == IN_TARGET)
+        while (i < n && of_target(p[i]))
+            i++;
+    return i;
+}
+
 enum semel_gate_verdict semel__gate_feed(struct semel_gate *gate, const char *p, size_t n, size_t *ret_used)
 {
     enum semel_gate_verdict verdict = SEMEL_GATE_MORE;
     size_t i = 0;
     while (i < n && verdict == SEMEL_GATE_MORE) {
+        size_t left = gate->max_bytes - gate->seen;
+        size_t same = same_state(gate, p + i, n - i < left ? n - i : left);
+        gate->seen += same;
+        i += same;
+        if (i == n)
+            break;
         if (gate->seen == gate->max_bytes) {
             verdict = gate_refuse(gate, 431,
                                   gate->answer ? "the head of the answer is too large"

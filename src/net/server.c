@@ -71,7 +71,9 @@ struct peer {
     struct semel_tls *tls;
     char *cipher;     /* the ciphertext that is being written */
     size_t in_flight; /* bytes of the connection's output in the write */
-    unsigned serial;  /* of the phase whose timer runs */
+    unsigned serial;  /* of the phase whose time-out `due` is */
+    uint64_t due;     /* in the loop's time; NEVER: there is none */
+    uint64_t fires;   /* the timer, not later than that; NEVER: it does not run */
     int handles;      /* that are not closed yet */
     bool reading, writing, shut, closing;
     bool named; /* its certificate was read */
@@ -193,13 +195,17 @@ static struct semel_http_exchange *mail_empty(struct mail *mail)
  * Idle connections cost descriptors, which handlers and stores need too (P88): there is a bound over all listeners,
  * and when it is reached, a connection that has sent nothing yet is closed for a new one.
  *
+ * Plaintext is written at once, as far as the socket takes it; a timer that runs is not set anew for a later time-out.
+ *
  * Invariants: one write at a time, from memory that stays as it is until it ended; ciphertext is read only while none
  * is waiting to be decrypted, so a peer has at most one read of it; after close nothing is started, and the memory is
  * freed when both handles are closed.
  */
 
+#define NEVER UINT64_MAX
 #define REFUSING 32 /* connections past the limit that get an answer; more are just closed */
 #define PLAIN_SLICE 16384
+#define PARTS_MAX 4
 #define RETRY_MS 100
 #define SEND_BUFFER 65536 /* in the kernel, per connection: a client that does not read its replies uses no more */
 
@@ -315,18 +321,31 @@ static void write_bufs(struct peer *peer, const uv_buf_t *bufs, unsigned n, size
         semel__conn_lost(peer->conn);
 }
 
-static void write_plain(struct peer *peer)
+/* Writes a part of the output, at once or in the background. true: the socket took some of it at once. */
+static bool write_part(struct peer *peer, bool at_once)
 {
     struct semel_str pieces[2];
     size_t n = semel__conn_output(peer->conn, pieces);
-    if (n == 0)
-        return;
     uv_buf_t bufs[2];
     unsigned used = 0;
+    if (n == 0)
+        return false;
     for (int i = 0; i < 2; i++)
         if (pieces[i].n > 0) /* an empty one would cost a system call of its own */
             bufs[used++] = (uv_buf_t){.base = (char *)pieces[i].p, .len = pieces[i].n};
-    write_bufs(peer, bufs, used, n);
+    int taken = at_once ? uv_try_write(&peer->u.stream, bufs, used) : UV_EAGAIN;
+    if (taken > 0)
+        semel__conn_sent(peer->conn, (size_t)taken);
+    else
+        write_bufs(peer, bufs, used, n);
+    return taken > 0;
+}
+
+/* A client that takes everything does not keep the loop for itself. */
+static void write_plain(struct peer *peer)
+{
+    for (int parts = 0; write_part(peer, parts < PARTS_MAX); parts++)
+        continue;
 }
 
 /* Output of the session itself goes first; otherwise encrypts a part of the output. */
@@ -394,23 +413,37 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     peer_pump(peer);
 }
 
+static void on_timer(uv_timer_t *timer);
+
+static void run_timer(struct peer *peer, uint64_t now)
+{
+    if (peer->due >= peer->fires)
+        return;
+    peer->fires = peer->due;
+    uv_timer_start(&peer->timer, on_timer, peer->due > now ? peer->due - now : 0, 0);
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     struct peer *peer = timer->data;
+    uint64_t now = uv_now(&peer->http->loop);
+    peer->fires = NEVER;
+    if (now < peer->due) {
+        run_timer(peer, now);
+        return;
+    }
     semel__conn_expired(peer->conn);
     peer_pump(peer);
 }
 
 static void set_timer(struct peer *peer)
 {
-    uint64_t ms = semel__conn_timeout_ms(peer->conn);
+    uint64_t ms = semel__conn_timeout_ms(peer->conn), now = uv_now(&peer->http->loop);
     if (peer->serial == peer->conn->serial)
         return;
     peer->serial = peer->conn->serial;
-    if (ms > 0)
-        uv_timer_start(&peer->timer, on_timer, ms, 0);
-    else
-        uv_timer_stop(&peer->timer);
+    peer->due = ms > 0 && ms < NEVER - now ? now + ms : NEVER;
+    run_timer(peer, now);
 }
 
 static void set_reading(struct peer *peer)
@@ -458,12 +491,17 @@ static void kick(void *owner)
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct semel_http *http = prepare->data;
-    while (http->kicked != NULL) {
-        struct peer *peer = http->kicked;
-        http->kicked = peer->next_kicked;
-        peer->kicked = false;
-        peer_pump(peer);
-    }
+    do {
+        while (http->kicked != NULL) {
+            struct peer *peer = http->kicked;
+            http->kicked = peer->next_kicked;
+            peer->kicked = false;
+            peer_pump(peer);
+        }
+        for (struct semel_guest *guest = http->guests; guest != NULL; guest = guest->next)
+            if (guest->flush != NULL)
+                guest->flush(guest->ctx);
+    } while (http->kicked != NULL);
 }
 
 /* NULL: no memory. Its handles are initialised: it must be closed, not freed. */
@@ -473,7 +511,8 @@ static struct peer *peer_new(struct semel_http_listener *listener)
     struct peer *peer = semel__calloc(1, sizeof(*peer));
     if (peer == NULL)
         return NULL;
-    *peer = (struct peer){.http = http, .listener = listener, .next = http->peers, .handles = 2};
+    *peer = (struct peer){
+        .http = http, .listener = listener, .next = http->peers, .handles = 2, .due = NEVER, .fires = NEVER};
     if (listener->address.storage.ss_family == AF_UNIX)
         uv_pipe_init(&http->loop, &peer->u.pipe, 0);
     else

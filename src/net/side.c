@@ -52,6 +52,12 @@ static void give_up(void *ctx)
     side->events->give_up(side->ctx);
 }
 
+static void flush(void *ctx)
+{
+    struct semel_side *side = ctx;
+    side->events->flush(side->ctx);
+}
+
 static void close_all(void *ctx)
 {
     struct semel_side *side = ctx;
@@ -80,7 +86,8 @@ semel_status semel__side_new(struct semel_side **ret, struct semel_http *http, c
     side->ctx = ctx;
     side->open = true;
     pthread_mutex_init(&side->lock, NULL);
-    side->guest = (struct semel_guest){.busy = is_busy, .give_up = give_up, .close = close_all, .ctx = side};
+    side->guest =
+        (struct semel_guest){.busy = is_busy, .give_up = give_up, .close = close_all, .flush = flush, .ctx = side};
     semel__http_join(http, &side->guest);
     *ret = side;
     return SEMEL_OK;

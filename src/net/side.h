@@ -20,6 +20,7 @@ struct semel_side_events {
     void (*timer)(void *ctx);
     bool (*busy)(void *ctx);
     void (*give_up)(void *ctx); /* the server's deadline is over: must not be busy afterwards */
+    void (*flush)(void *ctx);   /* before the loop waits for the next events */
 };
 
 /* Before the loop runs. */

@@ -4,7 +4,8 @@
  *
  * A link has at most one call; a call has one link at a time, and more than one only while it connects to the
  * addresses of a name, one after the other. A link without a call is idle, in the pool, and reads only to notice its
- * end.
+ * end. What is queued on an open link goes out before the loop waits again, so that the head of a request and a body
+ * that is there already are one write. A timer that runs is not set anew for a later time-out.
  *
  * Invariants: `handed` is set before the first write that could hand a byte of the request to the kernel, and only when
  * it did or may have done so; end_call is the only place where `done` is called, and only a callback of libuv leads
@@ -29,12 +30,16 @@
 #define SPACE 65536
 #define QUEUE_BOUND 65536
 #define QUEUE_MAX ((size_t)64 << 20)
+#define FLUSH_ABOVE 16384 /* more does not wait for the end of the loop's turn */
 #define HOST_MAX 256
+#define NEVER UINT64_MAX
 
 struct link {
     struct semel_upstream *up;
     struct semel_upstream_call *call; /* NULL: idle */
     struct link *prev, *next;         /* in the pool */
+    struct link *next_unsent;
+    bool unsent; /* it is in that list */
     union semel_stream u;
     uv_timer_t timer;
     uv_connect_t connect;
@@ -49,6 +54,8 @@ struct link {
     struct semel_http_pair *fields;
     int waits; /* for what its timer runs: enum wait */
     int handles;
+    uint64_t due;   /* of that, in the loop's time; NEVER: there is none */
+    uint64_t fires; /* the timer, not later than that; NEVER: it does not run */
     uint64_t idle_at, keep_ms;
     bool resolving, open, writing, reading, closing, pooled;
     bool progress; /* since the timer was started */
@@ -84,7 +91,8 @@ struct semel_upstream {
     struct sockaddr_storage address; /* of a literal or a unix socket; AF_UNSPEC: a name */
     SSL_CTX *tls;                    /* NULL: plain */
     struct semel_upstream_call *calls;
-    struct link *pool; /* the one used last is the first */
+    struct link *pool;   /* the one used last is the first */
+    struct link *unsent; /* their calls have queued something */
     size_t n_idle;
     bool closed;
     char space[SPACE], plain[SPACE];
@@ -165,6 +173,12 @@ static void link_close(struct link *link)
     link->closing = true;
     link->call = NULL;
     pool_remove(link);
+    for (struct link **at = &link->up->unsent; link->unsent; at = &(*at)->next_unsent)
+        if (*at == link) {
+            *at = link->next_unsent;
+            link->unsent = false;
+            break;
+        }
     if (link->resolving)
         uv_cancel((uv_req_t *)&link->resolve);
     uv_close(&link->u.handle, link_closed);
@@ -241,6 +255,17 @@ static uint64_t wait_ms(const struct link *link, enum wait wait)
     return 0;
 }
 
+static void on_timer(uv_timer_t *timer);
+
+static void run_timer(struct link *link, uint64_t at)
+{
+    uint64_t now = uv_now(link->up->loop);
+    if (at >= link->fires)
+        return;
+    link->fires = at;
+    uv_timer_start(&link->timer, on_timer, at > now ? at - now : 0, 0);
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     static const enum semel_upstream_cause causes[] = {
@@ -251,16 +276,20 @@ static void on_timer(uv_timer_t *timer)
     };
     struct link *link = timer->data;
     struct semel_upstream_call *call = link->call;
-    if (call == NULL)
-        link_close(link);
-    else if (call->fault != SEMEL_UPSTREAM_NONE)
+    link->fires = NEVER;
+    if (call != NULL && call->fault != SEMEL_UPSTREAM_NONE) {
         end_call(call, call->fault);
-    else if (link->resumes) {
+    } else if (link->resumes) {
         link->resumes = false;
         link->progress = true; /* the time-outs begin anew */
         link_pump(link);
-    } else if (link->waits != WAIT_NONE)
+    } else if (uv_now(link->up->loop) < link->due) {
+        run_timer(link, link->due);
+    } else if (call == NULL) {
+        link_close(link);
+    } else {
         end_call(call, causes[link->waits]);
+    }
 }
 
 static void arm(struct link *link)
@@ -272,11 +301,9 @@ static void arm(struct link *link)
         return;
     link->waits = (int)wait;
     link->progress = false;
-    uint64_t ms = wait_ms(link, wait);
-    if (ms > 0)
-        uv_timer_start(&link->timer, on_timer, ms, 0);
-    else
-        uv_timer_stop(&link->timer);
+    uint64_t ms = wait_ms(link, wait), now = uv_now(link->up->loop);
+    link->due = ms > 0 && ms < NEVER - now ? now + ms : NEVER;
+    run_timer(link, link->due);
 }
 
 static void fail_soon(struct semel_upstream_call *call, enum semel_upstream_cause cause)
@@ -284,7 +311,7 @@ static void fail_soon(struct semel_upstream_call *call, enum semel_upstream_caus
     if (call->fault != SEMEL_UPSTREAM_NONE)
         return;
     call->fault = cause;
-    uv_timer_start(&call->link->timer, on_timer, 0, 0);
+    run_timer(call->link, 0);
 }
 
 /* ==== writing ==================================================================================== */
@@ -637,6 +664,32 @@ static void link_pump(struct link *link)
     arm(link);
 }
 
+/* Before the loop waits. */
+static void send_all(void *ctx)
+{
+    struct semel_upstream *up = ctx;
+    while (up->unsent != NULL) {
+        struct link *link = up->unsent;
+        up->unsent = link->next_unsent;
+        link->unsent = false;
+        link_pump(link);
+    }
+}
+
+/* Something was queued. A link that connects sends it when it is open. */
+static void send_soon(struct link *link)
+{
+    if (link->call->queue.n > FLUSH_ABOVE) {
+        flush(link);
+        arm(link);
+    }
+    if (!link->open || link->unsent)
+        return;
+    link->unsent = true;
+    link->next_unsent = link->up->unsent;
+    link->up->unsent = link;
+}
+
 /* ==== connecting ================================================================================= */
 
 static struct link *link_new(struct semel_upstream *up, bool is_unix)
@@ -646,6 +699,7 @@ static struct link *link_new(struct semel_upstream *up, bool is_unix)
         return NULL;
     link->up = up;
     link->handles = 2;
+    link->due = link->fires = NEVER;
     link->fields = semel__calloc(up->settings.head_fields, sizeof(*link->fields));
     if (up->tls != NULL) {
         link->tls = semel__tls_new(up->tls, up->host);
@@ -781,7 +835,8 @@ static void put_request(struct semel_buf *buf, const struct semel_upstream_reque
 {
     bool may_have_body = request->method == SEMEL_HTTP_POST || request->method == SEMEL_HTTP_PUT ||
                          request->method == SEMEL_HTTP_PATCH;
-    semel__buf_addf(buf, "%s ", semel__http_method_name(request->method));
+    semel__buf_addz(buf, semel__http_method_name(request->method));
+    semel__buf_addz(buf, " ");
     semel__buf_add(buf, request->target.p, request->target.n);
     semel__buf_addz(buf, " HTTP/1.1\r\n");
     semel__buf_add(buf, request->lines.p, request->lines.n);
@@ -800,10 +855,9 @@ static bool find_link(struct semel_upstream_call *call, bool fresh)
     if (link != NULL) {
         link->call = call;
         call->link = link;
-        link->head.n = 0;
         gate_reset(link);
-        flush(link);
         arm(link);
+        send_soon(link);
         return true;
     }
     if (!attach(call, up->address.ss_family == AF_UNIX))
@@ -852,8 +906,7 @@ bool semel__upstream_send(struct semel_upstream_call *call, struct semel_str pie
     semel__buf_add(&call->queue, piece.p, piece.n);
     if (piece.n > 0 && call->chunked)
         semel__buf_add(&call->queue, "\r\n", 2);
-    flush(call->link);
-    arm(call->link);
+    send_soon(call->link);
     call->blocked = call->queue.n > QUEUE_BOUND;
     return !call->blocked;
 }
@@ -864,8 +917,7 @@ void semel__upstream_finish(struct semel_upstream_call *call)
     call->finished = true;
     if (call->chunked)
         semel__buf_addz(&call->queue, "0\r\n\r\n");
-    flush(call->link);
-    arm(call->link);
+    send_soon(call->link);
 }
 
 void semel__upstream_pull(struct semel_upstream_call *call, bool on)
@@ -875,7 +927,7 @@ void semel__upstream_pull(struct semel_upstream_call *call, bool on)
     call->paused = !on;
     if (on && call->headed) { /* what TLS has decrypted follows from the loop */
         call->link->resumes = true;
-        uv_timer_start(&call->link->timer, on_timer, 0, 0);
+        run_timer(call->link, 0);
     } else if (!on) {
         arm(call->link);
     }
@@ -995,7 +1047,8 @@ semel_status semel__upstream_new(struct semel_upstream **ret, struct semel_http 
         semel__free(up);
         return status;
     }
-    up->guest = (struct semel_guest){.busy = is_busy, .give_up = give_up, .close = close_all, .ctx = up};
+    up->guest =
+        (struct semel_guest){.busy = is_busy, .give_up = give_up, .close = close_all, .flush = send_all, .ctx = up};
     semel__http_join(http, &up->guest);
     *ret = up;
     return SEMEL_OK;

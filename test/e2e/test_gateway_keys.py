@@ -17,7 +17,7 @@ import psycopg2
 import pytest
 
 from certs import Authority
-from conftest import run, wait_for
+from conftest import file_locked, run, wait_for
 from gateway import Gateway
 from middleware import Wire
 from pg import Database, free_port, pg_server  # noqa: F401  (a fixture)
@@ -184,18 +184,25 @@ def test_a_gateway_that_is_killed_leaves_no_work_done_twice(till, store, point):
 
 def test_a_gateway_that_sleeps_past_its_lease_sends_nothing(till, store):
     """The claim was committed, then the process stopped: another one finds the key unknown. Awake, it gives it back."""
-    with guarded(till, store, SEMEL_STOP_AT="guard.claimed:1") as asleep, guarded(till, store) as awake:
-        answers = []
-        thread = threading.Thread(target=lambda: answers.append(asleep.pay("key-00000001")))
-        thread.start()
-        wait_for(lambda: stopped(asleep), "it sleeps")
-        wait_for(lambda: awake.pay("key-00000001")[1] == "unknown", "its lease has run out")
-        assert till.of("key-00000001") == 0
-        asleep.process.send_signal(signal.SIGCONT)
-        thread.join()
-        assert answers[0][:2] == (503, "not-stored")
-        wait_for(lambda: awake.pay("key-00000001")[0] == 201, "the key was given back")
-        assert till.of("key-00000001") == 1
+    with guarded(till, store) as awake:
+        for n in range(10):
+            key, answers = f"key-{n:08}", []
+            with guarded(till, store, SEMEL_STOP_AT="guard.claimed:1") as asleep:
+                thread = threading.Thread(target=lambda: answers.append(asleep.pay(key)))
+                thread.start()
+                wait_for(lambda: stopped(asleep), "it sleeps")
+                proves = not (store.startswith("sqlite:") and file_locked(store.removeprefix("sqlite:")))
+                if proves:
+                    wait_for(lambda: awake.pay(key)[1] == "unknown", "its lease has run out")
+                    assert till.of(key) == 0
+                asleep.process.send_signal(signal.SIGCONT)
+                thread.join()
+                if proves:
+                    assert answers[0][:2] == (503, "not-stored")
+                    wait_for(lambda: awake.pay(key)[0] == 201, "the key was given back")
+                    assert till.of(key) == 1
+                    return
+        pytest.fail("it stood still with the store's lock each time")
 
 
 def test_a_late_answer_under_the_last_token_ends_unknown(till, store):

@@ -4,6 +4,8 @@ import http.client
 import http.server
 import json
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -12,11 +14,16 @@ from daemon import Daemon
 from pg import free_port, pg, pg_server  # noqa: F401 (fixtures)
 
 
+TOKEN = "the-token-of-operators"
+
+
 class Upstream:
-    """A server that counts its calls: /charges does its work, /hang closes without an answer, /slow waits for leave."""
+    """A server that counts its calls: /charges does its work, /hang closes without an answer, /slow waits for leave,
+    /refuse answers 400."""
 
     def __init__(self):
         self.calls, self.leave, self.entered = [], threading.Event(), threading.Event()
+        self.cookie, self.heads = None, []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -25,7 +32,8 @@ class Upstream:
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 outer.calls.append((self.path, self.headers["Idempotency-Key"], body))
-                if self.path == "/hang":
+                outer.heads.append(str(self.headers))
+                if self.path.startswith("/hang"):
                     self.close_connection = True
                     self.connection.close()
                     return
@@ -33,13 +41,15 @@ class Upstream:
                     outer.entered.set()
                     outer.leave.wait(60)
                 answer = json.dumps({"call": len(outer.calls)}).encode()
-                self.send_response(201)
+                self.send_response(400 if self.path.startswith("/refuse") else 201)
+                if outer.cookie:
+                    self.send_header("Set-Cookie", outer.cookie)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
 
-            def do_GET(self):  # a reconcile: done, but what has `not` in its key
+            def do_GET(self):  # a reconcile: done, but what has `not` in its key; a check: whatever it is
                 state = {"state": "not_done"} if "not" in self.path else {"state": "done", "status": 201,
                                                                           "outcome": {"found": True}}
                 answer = json.dumps(state).encode()
@@ -71,7 +81,25 @@ class World:
         guard = [{"match": "POST /charges", "key": "required"}, {"match": "POST /{rest*}", "wait": "1s"}]
         gateway = {"listen": f"127.0.0.1:{self.port}", "upstream": {"url": server.url, "timeout": "20s"},
                    "caller": {"header": "X-User", "trusted_from": ["127.0.0.1"]}, "guard": guard, **more}
-        self.daemon = Daemon(folder, {"store": store.url, "gateways": {"payments": gateway}})
+        self.daemon = Daemon(folder, {"store": store.url, "gateways": {"payments": gateway}},
+                             env={"ADMIN_TOKEN": TOKEN})
+
+    def operated(self):
+        """The same with a token for operators."""
+        self.daemon.settings["admin"]["token"] = "${ADMIN_TOKEN}"
+        self.daemon.file.write_text(json.dumps(self.daemon.settings))
+        return self
+
+    def ask(self, path, body=None):
+        """The operators' API: the status, and the text."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.daemon.port}{path}",
+                                         None if body is None else json.dumps(body).encode(),
+                                         {"Authorization": f"Bearer {TOKEN}"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
 
     def post(self, path, key=None, body=b"{}", caller="alice"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -195,6 +223,132 @@ def test_reconcile_asks_now_and_believes_not_done_only_when_the_first_call_has_s
     assert late.code == 0 and store.semel("keys", "ls", "--json").json == [], late
     assert reconcile("key-00001", *settings).code == 4 and reconcile("key-not-1", *settings).code == 3
     assert [row[0] for row in store.sql("SELECT what FROM semel_audit ORDER BY id")] == ["keys resolve"] * 2
+
+
+# A7 P95
+def test_operators_reconcile_over_http_as_by_the_command_line(shop, upstream, tmp_path):
+    guard = [{"match": "POST /hang", "on_unknown": "reconcile", "reconcile": f"{upstream.url}/by-key/{{key}}",
+              "settle": "1h"}]
+    world = World(tmp_path, shop, upstream, guard=guard).operated()
+    with world.daemon as daemon:
+        daemon.ready()
+        for key in ("key-00001", "key-not-1"):
+            assert world.post("/hang", key)[0] >= 500
+        assert world.post("/other", "key-00002")[0] == 201
+
+        def reconcile(key, **body):
+            status, text = world.ask(f"/v1/keys/alice/{key}/reconcile", body)
+            return status, json.loads(text)
+        assert reconcile("key-00001")[0] == 400 and reconcile("key-00001", reason="x", force=True)[0] == 400
+        status, told = reconcile("key-00001", reason="asked", who="mara")
+        assert status == 200 and told["status"] == "completed" and told["key"] == "key-00001", told
+        assert world.ask("/v1/keys/alice/key-00001/body") == (200, '{"found":true}')
+        status, told = reconcile("key-not-1", reason="asked")
+        assert status == 409 and "may still be running" in told["detail"], told
+        assert reconcile("key-00001", reason="again")[0] == 409 and reconcile("key-nobody", reason="x")[0] == 404
+        assert reconcile("key-00002", reason="x")[0] == 409
+        assert world.post("/hang", "key-00001")[:2] == (201, b'{"found":true}')
+        daemon.stop()
+
+
+SECRETS = {"X-Api-Key": "sk_live_canary_of_the_api_key", "Authorization": "Bearer canary_of_authorization",
+           "Cookie": "session=canary_of_a_cookie", "X-Listed": "canary_of_a_listed_header"}
+BODY, QUERY, COOKIE = "canary_of_a_body", "canary_of_a_query", "canary_of_an_answer"
+CANARIES = [*(value.rsplit(" ")[-1].rsplit("=")[-1] for value in SECRETS.values()), BODY, QUERY, COOKIE]
+
+
+def dump(shop, folder):
+    """Everything that the store has, as it lies there."""
+    if not hasattr(shop, "server"):
+        return b"".join(path.read_bytes() for path in folder.glob("**/*.db*"))
+    tables = shop.sql("SELECT format('SELECT t::text FROM %s AS t', c.oid::regclass) FROM pg_class AS c"
+                      " WHERE c.relnamespace = 'semel'::regnamespace AND c.relkind = 'r'")
+    return "\n".join(shop.server.psql(shop.name, statement).stdout for (statement,) in tables).encode()
+
+
+# P55 P71: what clients and servers keep secret goes through, and stays nowhere.
+def test_secrets_of_clients_are_in_no_log_metric_list_or_row(shop, upstream, tmp_path):
+    guard = [{"match": "POST /charges", "key": "required", "headers": ["X-Listed"]},
+             {"match": "POST /hang", "on_unknown": "reconcile", "reconcile": f"{upstream.url}/by-key/{{key}}"},
+             {"match": "POST /small", "body_max": 8}, {"match": "POST /{rest*}"}]
+    world = World(tmp_path, shop, upstream, guard=guard,
+                  caller={"api_key": "X-Api-Key", "check": f"{upstream.url}/check"}).operated()
+    upstream.cookie, shown = f"session={COOKIE}", []
+
+    def post(path, key, body=BODY, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", world.port, timeout=60)
+        connection.request("POST", f"{path}?token={QUERY}", json.dumps({"card": body}),
+                           {"Content-Type": "application/json", "Idempotency-Key": key, **SECRETS, **headers})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        shown.append(text)
+        if answer.status >= 400 or answer.getheader("Idempotent-Replayed"):
+            shown.append(str(answer.headers) if not path.startswith("/refuse") else "")
+        connection.close()
+        return answer.status
+    with world.daemon as daemon:
+        daemon.ready()
+        assert [post("/charges", "key-00001") for _ in range(2)] == [201, 201]
+        assert post("/charges", "key-00001", BODY + "2") == 422
+        assert post("/charges", "short") == 400
+        assert post("/charges", "key-00001", **{"X-Api-Key": ""}) == 401
+        assert post("/refuse", "key-00002") == 400
+        assert post("/hang", "key-00003") >= 500
+        assert post("/hang", "key-not-3") >= 500 and post("/hang", "key-not-3") == 409
+        assert post("/small", "key-00004") == 413
+        assert post("/hang", "key-00003") == 201  # reconciled
+        assert any(all(secret in head for secret in SECRETS.values()) for head in upstream.heads), "it did go through"
+        rows = [*shop.semel("keys", "ls", "--json").json]
+        scope = rows[0]["scope"]
+        assert scope.startswith("semel:key:")
+        for path in ("/metrics", "/v1/keys", f"/v1/keys?scope={scope}&status=completed", "/v1/routes", "/readyz",
+                     f"/v1/keys/{scope}/key-00001", f"/v1/keys/{scope}/key-not-3"):
+            status, text = world.ask(path)
+            assert status == 200, path
+            shown.append(text)
+        for words in (["keys", "show", scope, "key-00001"], ["keys", "show", scope, "key-not-3", "--json"]):
+            told = shop.semel(*words)
+            assert told.code == 0, told
+            shown.append(told.out + told.err)
+        found = dump(shop, tmp_path)  # with what is in the log of writes
+        daemon.stop()
+    found += dump(shop, tmp_path)
+    assert b"key-00001" in found, "keys are found there"
+    shown.append(daemon.log())
+    for canary in CANARIES:
+        assert not any(canary in text for text in shown), canary
+        assert canary.encode() not in found and canary.encode().hex().encode() not in found, canary
+
+
+def terminate(pg):
+    pg.server.psql("postgres", f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{pg.name}'")
+
+
+@pytest.mark.parametrize("spoil, mend", [
+    ("ALTER DATABASE {name} SET default_transaction_read_only = on", "ALTER DATABASE {name} RESET ALL"),
+    ("DELETE FROM semel.schema WHERE version = (SELECT max(version) FROM semel.schema)",
+     "INSERT INTO semel.schema (version, name) SELECT max(version) + 1, 'again' FROM semel.schema")])
+def test_read_only_store_and_old_schema_are_503_and_nothing_passes(spoil, mend, pg, upstream, tmp_path):  # noqa: F811
+    # P48: a store that cannot take a key lets nothing through
+    def change(text):  # by a session that may write, whatever the database says
+        pg.server.psql(pg.name, f"SET default_transaction_read_only = off; {text.format(name=pg.name)};")
+        terminate(pg)
+    world = World(tmp_path, pg, upstream)
+    with world.daemon as daemon:
+        daemon.ready()
+        assert world.post("/charges", "key-00001")[0] == 201
+        change(spoil)
+        for key in ("key-00001", "key-00002", "key-00003"):  # a stored answer is not replayed either
+            status, text, _ = world.post("/charges", key)
+            assert status == 503 and json.loads(text)["type"] == "urn:semel:idempotency:not-stored", text
+        assert len(upstream.calls) == 1
+        assert world.post("/other")[0] == 201 and len(upstream.calls) == 2  # it has no key: never guarded
+        daemon.until(lambda: daemon.get("/readyz")[0] == 503, "it is not ready")
+        assert "it has no store: " in daemon.get("/readyz")[1]
+        change(mend)
+        wait_for(lambda: world.post("/charges", "key-00002")[0] == 201, "the store is back")
+        assert world.post("/charges", "key-00001")[2]["Idempotent-Replayed"] == "true" and len(upstream.calls) == 3
+        daemon.stop()
 
 
 def test_port_in_use_and_rule_that_cannot_be_used_end_the_start(store, upstream, tmp_path):

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/wait.h"
 #include "gateway/gateway.h"
 #include "gateway/keeper.h"
@@ -644,6 +645,34 @@ static void who_has_waited_long_enough_gets_409(void **state)
     join_clients(&first, 1);
 }
 
+/* P88: the work of a tick grows with those who wait, not with their square. */
+static void many_that_wait_are_looked_at_once_per_tick(void **state)
+{
+    (void)state;
+    enum { WAITING = 300 };
+    static int fds[WAITING];
+    const struct semel_gateway_counts *counts;
+    const char *text = "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 0\r\n\r\n";
+    struct client first;
+    rules[0].wait_ms = 200;
+    rules[0].waiters = WAITING;
+    open_gateway();
+    counts = semel__gateway_counts(gateway);
+    upstream_play(&up, script_hold);
+    start_clients(&first, 1, text);
+    upstream_wait_requests(&up, 1);
+    for (size_t i = 0; i < WAITING; i++) {
+        fds[i] = client_open(&server);
+        client_sendz(fds[i], text);
+    }
+    WAIT_FOR(atomic_load(&counts->guarded_refused[SEMEL_GATEWAY_REFUSED_RUNNING]) == WAITING);
+    assert_in_range(atomic_load(&counts->looked_at), WAITING, 25 * WAITING); /* a tick takes 10 ms */
+    for (size_t i = 0; i < WAITING; i++)
+        close(fds[i]);
+    upstream_release(&up);
+    join_clients(&first, 1);
+}
+
 /* A row that somebody else holds: found out by asking again. */
 static void a_key_that_runs_elsewhere_is_waited_for(void **state)
 {
@@ -1045,6 +1074,66 @@ static void bodies_are_bounded_as_they_arrive(void **state)
     WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == 0);
 }
 
+#define LARGE 900000
+
+static bool send_large(struct link *link)
+{
+    static char bytes[LARGE];
+    memset(bytes, 'a', sizeof bytes);
+    return link_wait_release(link) && link_sendz(link, "HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n") &&
+           link_send(link, bytes, sizeof bytes);
+}
+
+static void read_large(int fd, bool again)
+{
+    struct reply reply;
+    assert_true(client_reply(fd, &reply, false));
+    assert_int_equal(reply.status, 200);
+    assert_int_equal(reply.n, LARGE);
+    assert_int_equal(strspn(reply.body, "a"), LARGE);
+    assert_int_equal(replayed(&reply), again);
+    reply_done(&reply);
+    close(fd);
+}
+
+/* P87: what clients have not read yet counts, whether it is their own answer, that of the one they waited for, or a
+ * stored one. */
+static void answers_that_nobody_reads_are_bounded(void **state)
+{
+    (void)state;
+    const struct semel_gateway_counts *counts;
+    int fds[3];
+    rules[0].held_max = 3 * LARGE + LARGE / 2;
+    open_gateway();
+    counts = semel__gateway_counts(gateway);
+    upstream_play(&up, send_large);
+    for (size_t i = 0; i < COUNT(fds); i++) {
+        fds[i] = client_open(&server);
+        client_sendz(fds[i], request("POST", "/", "key-00000001", "", "x"));
+        if (i == 0)
+            upstream_wait_requests(&up, 1);
+    }
+    WAIT_FOR(atomic_load(&counts->waited) == COUNT(fds) - 1);
+    upstream_release(&up);
+    WAIT_FOR(atomic_load(&counts->replayed) == COUNT(fds) - 1);
+    assert_true(atomic_load(&counts->held_bytes) >= 3 * LARGE);
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 503, "overloaded");
+    for (size_t i = 0; i < COUNT(fds); i++)
+        read_large(fds[i], i > 0);
+    WAIT_FOR(atomic_load(&counts->held_bytes) == 0);
+    for (size_t i = 0; i < COUNT(fds); i++) {
+        fds[i] = client_open(&server);
+        client_sendz(fds[i], request("POST", "/", "key-00000001", "", "x"));
+    }
+    WAIT_FOR(atomic_load(&counts->held_bytes) >= 3 * LARGE);
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 503, "overloaded");
+    read_large(fds[0], true);
+    close(fds[1]); /* it leaves */
+    close(fds[2]);
+    WAIT_FOR(atomic_load(&counts->held_bytes) == 0);
+    assert_int_equal(calls(), 1);
+}
+
 /* P104, P97: over 32 KiB it is digested in another thread; a boundary may differ; malformed multipart is its bytes. */
 static void bodies_of_all_kinds_are_told_apart(void **state)
 {
@@ -1256,6 +1345,36 @@ static void an_upstream_may_finish_its_key_itself(void **state)
     assert_int_equal(keys("key = 'key-00000003'"), 0); /* who comes late cannot commit: it may run again */
 }
 
+/* ==== the store ==================================================================================== */
+
+static const char *absent; /* NULL: it is there */
+
+static semel_status open_or_not(void *ctx, struct semel_store **ret, struct semel_error *err)
+{
+    (void)ctx;
+    if (absent != NULL)
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s", absent);
+    return semel_store_open(ret, stores, world.url, &keeping.options, err);
+}
+
+static void the_reason_why_a_store_is_away_is_the_present_one(void **state)
+{
+    (void)state;
+    static const char *const reasons[] = {"the first", "the second", NULL};
+    struct semel_error err;
+    char why[SEMEL_KEEPER_WHY];
+    keeping.open = open_or_not;
+    assert_int_equal(semel__keeper_new(&keeper, &keeping, &err), SEMEL_OK);
+    for (size_t i = 0; i < COUNT(reasons); i++) {
+        absent = reasons[i];
+        for (size_t lane = 0; lane < semel__keeper_lanes(keeper); lane++)
+            assert_int_equal(semel__keeper_open(keeper, lane, &err), absent != NULL ? SEMEL_RETRY : SEMEL_OK);
+        assert_int_equal(semel__keeper_up(keeper, why), absent == NULL);
+        assert_string_equal(why, absent != NULL ? absent : "");
+    }
+    semel__keeper_free(keeper);
+}
+
 /* ==== settings =================================================================================== */
 
 static void settings_that_cannot_be_meant_are_refused(void **state)
@@ -1314,6 +1433,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(without_its_store_nothing_is_sent_on),
     OPEN(requests_wait_for_the_one_that_runs),
     ALONE(who_has_waited_long_enough_gets_409),
+    ALONE(many_that_wait_are_looked_at_once_per_tick),
     OPEN(a_key_that_runs_elsewhere_is_waited_for),
     ALONE(of_many_requests_with_one_key_one_runs),
     OPEN(a_client_that_hangs_up_ends_nothing),
@@ -1331,12 +1451,14 @@ static const struct CMUnitTest tests[] = {
     ALONE(browsers_can_read_refusals),
     ALONE(a_caller_is_checked_before_a_replay),
     ALONE(bodies_are_bounded_as_they_arrive),
+    ALONE(answers_that_nobody_reads_are_bounded),
     OPEN(bodies_of_all_kinds_are_told_apart),
     ALONE(a_reconcile_tells_what_has_become),
     ALONE(not_done_counts_only_after_settle),
     ALONE(odd_keys_are_not_asked_about),
     ALONE(where_the_upstream_honours_the_key_it_is_tried_again),
     ALONE(an_upstream_may_finish_its_key_itself),
+    ALONE(the_reason_why_a_store_is_away_is_the_present_one),
     ALONE(settings_that_cannot_be_meant_are_refused),
 };
 

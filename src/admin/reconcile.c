@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * reconcile.c: what became of a key; see reconcile.h.
+ */
+#include "admin/reconcile.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "gateway/ask.h"
+#include "net/http.h"
+
+struct rule {
+    const struct semel_conf_gateway *gateway;
+    const struct semel_conf_guard *guard;
+};
+
+__attribute__((format(printf, 3, 4))) static semel_status ended(struct semel_reconcile *ret,
+                                                                enum semel_reconcile_end end, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(ret->text, sizeof ret->text, fmt, args);
+    va_end(args);
+    ret->end = end;
+    return SEMEL_OK;
+}
+
+/* That under which the key was claimed; a long one is stored in part. */
+static bool find_rule(const struct semel_conf *conf, struct semel_str name, struct rule *ret)
+{
+    for (size_t i = 0; name.n > 0 && i < conf->n_gateways; i++)
+        for (size_t k = 0; k < conf->gateways[i].n_guard; k++) {
+            const struct semel_conf_guard *guard = &conf->gateways[i].guard[k];
+            if (guard->match.n >= name.n && memcmp(guard->match.p, name.p, name.n) == 0 &&
+                semel__str_given(guard->reconcile)) {
+                *ret = (struct rule){&conf->gateways[i], guard};
+                return true;
+            }
+        }
+    return false;
+}
+
+/* ---- asking -------------------------------------------------------------------------------------- */
+
+struct asking {
+    struct semel_http *http;
+    enum semel_ask_state state;
+    int status; /* of the answer; 0: there was none */
+    int64_t code;
+    struct semel_buf outcome;
+};
+
+static void asked(void *ctx, int status, struct semel_str body)
+{
+    struct asking *a = ctx;
+    a->status = status;
+    a->state = semel__ask_state(status, body, &a->code, &a->outcome);
+    semel__http_stop(a->http, 0);
+}
+
+static uint64_t at_most(int64_t us, uint64_t ms)
+{
+    return (uint64_t)us / 1000 < ms ? (uint64_t)us / 1000 : ms;
+}
+
+/* In a loop of its own. OK: there is an answer, or none that says anything. */
+static semel_status ask(const struct rule *rule, const struct semel_idempotency *row, uint64_t wait_ms,
+                        struct asking *a, struct semel_error *err)
+{
+    const struct semel_conf_upstream *up = &rule->gateway->upstream;
+    struct semel_upstream_settings settings;
+    struct semel_asker *asker = NULL;
+    const char *why = NULL;
+    semel__upstream_settings_init(&settings);
+    settings.ca_file = up->ca_file;
+    settings.answer_ms = at_most(up->timeout_us, wait_ms);
+    settings.connect_ms = at_most(up->connect_us, wait_ms);
+    semel_status status = semel__http_new(&a->http, NULL, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__asker_new(&asker, a->http, "reconcile", rule->guard->reconcile.p, &settings, err);
+    if (status == SEMEL_OK && !semel__ask(asker, row->key, row->scope, SEMEL_STR(""), asked, a, &why))
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s", why);
+    if (status == SEMEL_OK)
+        status = semel__http_run(a->http, err);
+    semel__http_free(a->http);
+    semel__asker_free(asker);
+    return status;
+}
+
+/* ---- what the answer means ----------------------------------------------------------------------- */
+
+static semel_status carry_out(struct semel_ops *ops, const struct semel_key_row *shown, const struct asking *a,
+                              struct semel_str reason, struct semel_reconcile *ret, struct semel_error *err)
+{
+    const bool done = a->state == SEMEL_ASK_DONE;
+    struct semel_key_instruction given = {.kind = SEMEL_COMMAND_RESOLVE,
+                                          .not_done = !done,
+                                          .code = done ? a->code : SEMEL_NONE,
+                                          .token = shown->row.token,
+                                          .reason = reason};
+    if (done && a->outcome.n > 0) {
+        given.headers = SEMEL_STR("[[\"content-type\",\"application/json\"]]");
+        given.body = semel__buf_str(&a->outcome);
+    }
+    ret->end = SEMEL_RECONCILE_TOLD;
+    semel_status status = semel__ops_key_check(&given, false, err);
+    return status == SEMEL_OK
+               ? semel__ops_key_command(ops, &given, shown->row.scope, shown->row.key, false, &ret->told, err)
+               : status;
+}
+
+/* Ends the key, if it may be ended by this answer. */
+static semel_status judge(struct semel_ops *ops, const struct rule *rule, const struct semel_key_row *shown,
+                          const struct asking *a, struct semel_str reason, struct semel_reconcile *ret,
+                          struct semel_error *err)
+{
+    const int64_t settle_us = rule->guard->settle_us > 0 ? rule->guard->settle_us
+                                                         : 2 * rule->gateway->upstream.timeout_us;
+    struct semel_idempotency row = shown->row;
+    char left[32];
+    int64_t now_us;
+    if (a->state == SEMEL_ASK_UNKNOWN)
+        return ended(ret, SEMEL_RECONCILE_NO_ANSWER, "it stays unknown: %s says neither done nor not_done (status %d)",
+                     rule->guard->reconcile.p, a->status);
+    if (a->state == SEMEL_ASK_DONE)
+        return carry_out(ops, shown, a, reason, ret, err);
+    semel_status status = semel_store_now(ops->store, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (row.status == SEMEL_STATE_PROCESSING && row.lease_until_us > row.updated_us)
+        row.updated_us = row.lease_until_us; /* its call may have begun as late as that */
+    if (semel__key_may_run(&row, SEMEL_ON_UNKNOWN_RECONCILE, SEMEL_RECONCILED_NOT_DONE, settle_us, now_us))
+        return carry_out(ops, shown, a, reason, ret, err);
+    semel__duration_format((settle_us - (now_us - row.updated_us)) / 1000000 * 1000000 + 1000000, left, sizeof left);
+    return ended(ret, SEMEL_RECONCILE_REFUSED,
+                 "it stays unknown: it was not done, but its call may still be running; ask again in %s", left);
+}
+
+semel_status semel__reconcile_key(struct semel_ops *ops, const struct semel_conf *conf, struct semel_str scope,
+                                  struct semel_str key, struct semel_str reason, uint64_t wait_ms,
+                                  struct semel_reconcile *ret, struct semel_error *err)
+{
+    struct asking a = {.state = SEMEL_ASK_UNKNOWN};
+    struct semel_key_facts facts;
+    struct rule rule;
+    *ret = (struct semel_reconcile){.end = SEMEL_RECONCILE_REFUSED};
+    semel_status status = semel__ops_key(ops, scope, key, false, &facts, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (facts.row == NULL)
+        return ended(ret, SEMEL_RECONCILE_NO_SUCH,
+                     "there is no such key: it was released, its lifetime is over, or it never was");
+    const struct semel_idempotency *row = &facts.row->row;
+    if (row->status == SEMEL_STATE_COMPLETED)
+        return ended(ret, SEMEL_RECONCILE_REFUSED, "this key has its answer, which never changes");
+    if (row->status == SEMEL_STATE_PROCESSING &&
+        (row->lease_until_us == SEMEL_NONE || row->lease_until_us >= facts.now_us))
+        return ended(ret, SEMEL_RECONCILE_REFUSED, "its request is running, and its lease is alive: wait for its end");
+    if (!find_rule(conf, row->rule, &rule))
+        return ended(ret, SEMEL_RECONCILE_REFUSED,
+                     "no gateway of the settings has the rule of this key with a URL to reconcile; resolve it by what "
+                     "you find out: semel keys resolve -h");
+    semel__buf_init(&a.outcome, SEMEL_ASK_ANSWER_MAX);
+    status = ask(&rule, row, wait_ms, &a, err);
+    if (status == SEMEL_OK)
+        status = judge(ops, &rule, facts.row, &a, reason, ret, err);
+    else
+        status = ended(ret, SEMEL_RECONCILE_NO_ANSWER, "asking %s: %s", rule.guard->reconcile.p,
+                       err != NULL ? err->text : "it is not possible");
+    semel__buf_done(&a.outcome);
+    return status;
+}
