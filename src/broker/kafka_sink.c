@@ -323,13 +323,6 @@ static void find_destinations(struct sending *s)
 
 /* ---- lanes --------------------------------------------------------------------------------------------- */
 
-static uint64_t hash_of(uint64_t hash, struct semel_str s)
-{
-    for (size_t i = 0; i < s.n; i++)
-        hash = (hash ^ (unsigned char)s.p[i]) * UINT64_C(1099511628211);
-    return hash ^ s.n;
-}
-
 /* Items without a key have a lane of their own. false: no memory. */
 static bool find_lanes(struct sending *s)
 {
@@ -343,7 +336,7 @@ static bool find_lanes(struct sending *s)
         return false;
     for (size_t i = 0; i < s->n; i++) {
         const struct semel_publish *item = &s->items[i];
-        size_t at = (size_t)hash_of(hash_of(UINT64_C(14695981039346656037), item->key), item->destination) % size;
+        size_t at = (size_t)semel__str_hash(semel__str_hash(0, item->key), item->destination) % size;
         s->tickets[i].lane = (uint32_t)i;
         if (!semel__str_given(item->key))
             continue;

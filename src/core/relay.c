@@ -31,6 +31,7 @@
 #define WAITING_MAX 100           /* events of one aggregate that wait in the outbox behind the one that is sent */
 #define ASIDE_MAX 500             /* events from aside per step */
 #define POSTPONE_US SECOND_US
+#define REST_TIMES 9 /* what it took, rests a destination that hangs: others keep nine tenths of the time */
 #define LOSSES_MAX 2
 #define PEERS_MAX 1000
 #define DESTINATIONS_MAX 256
@@ -519,7 +520,8 @@ struct round {
     size_t n_moves, n_later;
     bool alone; /* one event only, which may kill the relay */
     bool reads_ahead;
-    bool again; /* nothing came of the scan */
+    bool again;      /* nothing came of the scan */
+    int64_t took_us; /* the call */
 };
 
 static void list_starts(struct round *round)
@@ -732,20 +734,10 @@ static bool go_on(struct round *round, const struct events *confirmed)
 
 /* ---- planning ------------------------------------------------------------------------------------ */
 
-static uint64_t hash(struct semel_str a, struct semel_str b)
-{
-    uint64_t h = UINT64_C(14695981039346656037);
-    for (size_t i = 0; i < a.n; i++)
-        h = (h ^ (unsigned char)a.p[i]) * UINT64_C(1099511628211);
-    h = (h ^ 0x1f) * UINT64_C(1099511628211);
-    for (size_t i = 0; i < b.n; i++)
-        h = (h ^ (unsigned char)b.p[i]) * UINT64_C(1099511628211);
-    return h ^ (h >> 29);
-}
-
 static struct aggregate *aggregate_of(struct round *round, const struct semel_relay_event *event)
 {
-    size_t at = (size_t)hash(event->aggregatetype, event->aggregateid) & (round->room - 1);
+    const uint64_t type = semel__str_hash(0, event->aggregatetype);
+    size_t at = (size_t)semel__str_hash(type, event->aggregateid) & (round->room - 1);
     struct aggregate *a = &round->aggregates[at];
     while (semel__str_given(a->id) &&
            (!semel__str_eq(a->id, event->aggregateid) || !semel__str_eq(a->type, event->aggregatetype))) {
@@ -787,12 +779,12 @@ static struct destination *destination_of(struct semel_relay *relay, struct seme
     return oldest;
 }
 
-/* Does another destination than this one work? */
-static bool others_work(const struct round *round, const struct destination *than)
+/* Does a destination work? `ever`: it has worked, and nothing is known against it. */
+static bool some_work(const struct round *round, int64_t steady_us, bool ever)
 {
     for (size_t i = 0; i < round->relay->n_destinations; i++) {
         const struct destination *d = &round->relay->destinations[i];
-        if (d != than && !d->down && d->worked_us != 0 && round->steady_us - d->worked_us < WORKS_US)
+        if (!d->down && d->worked_us != 0 && (ever || steady_us - d->worked_us < WORKS_US))
             return true;
     }
     return false;
@@ -909,7 +901,8 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
     }
     if (d == NULL || (d->down && !may_probe(d, round->steady_us))) {
         a->stop = true;
-        if (d != NULL && others_work(round, d)) {
+        /* Where not all of the shard was read, events of others may stand behind it. */
+        if (d != NULL && some_work(round, round->steady_us, !relay->shards[index_of(event->shard)].exhausted)) {
             status = copy_text(round, d->why, &why, err);
             move_aside(round, event, SEMEL_EVENT_WAITING, 0, store_now(relay, d->until_us), why);
         }
@@ -967,14 +960,12 @@ static semel_status plan_aside(struct round *round, struct semel_relay_event *ev
 }
 
 /* An event that was being published when its relay died is sent alone, so that only it is charged if it kills again. */
-static bool find_alone(const struct round *round, size_t *ret)
+static size_t find_alone(const struct round *round)
 {
-    for (size_t i = 0; i < round->n_aside; i++)
-        if (round->aside[i].alone) {
-            *ret = i;
-            return true;
-        }
-    return false;
+    size_t i = 0;
+    while (i < round->n_aside && !round->aside[i].alone)
+        i++;
+    return i;
 }
 
 static semel_status plan_rooms(struct round *round, struct semel_error *err)
@@ -997,13 +988,13 @@ static semel_status plan_rooms(struct round *round, struct semel_error *err)
 
 static semel_status plan(struct round *round, struct semel_error *err)
 {
-    size_t alone;
+    const size_t alone = find_alone(round);
     semel_status status = plan_rooms(round, err);
     for (size_t i = 0; i < round->relay->n_destinations; i++) {
         round->relay->destinations[i].sent = round->relay->destinations[i].ok = 0;
         round->relay->destinations[i].probed = round->relay->destinations[i].used = false;
     }
-    if (status == SEMEL_OK && find_alone(round, &alone)) {
+    if (status == SEMEL_OK && alone < round->n_aside) {
         status = plan_aside(round, &round->aside[alone], err);
         if (status != SEMEL_OK || round->n_sends > 0) {
             round->alone = true;
@@ -1198,35 +1189,44 @@ static void turned(struct round *round)
     relay->next_beat_us = relay->next_beat_us < soon_us ? relay->next_beat_us : soon_us;
 }
 
+/* Those that took nothing are tried again later: the longer they held up what goes to others, the later; and all that
+ * are down in one call, so that others keep as much with several that hang. */
+static void let_rest(struct semel_relay *relay, int64_t now_us, int64_t rest_us)
+{
+    for (size_t i = 0; i < relay->n_destinations; i++) {
+        struct destination *d = &relay->destinations[i];
+        if (d->down && d->sent > 0)
+            d->until_us = now_us + semel__backoff_us(relay->options.first_us, relay->options.ceiling_us, ++d->failures,
+                                                     relay->rng);
+        if (d->down && d->until_us < now_us + rest_us)
+            d->until_us = now_us + rest_us;
+    }
+}
+
 static void judge_destinations(struct round *round)
 {
     struct semel_relay *relay = round->relay;
+    const int64_t now_us = semel__now(relay->steady);
+    bool failed = false;
     for (size_t i = 0; i < relay->n_destinations; i++) {
         struct destination *d = &relay->destinations[i];
-        char name[80];
+        char name[80], text[sizeof name + sizeof d->why + 2];
+        const bool down = d->ok == 0;
         if (d->sent == 0)
             continue;
         semel__str_show(name, sizeof name, (struct semel_str){d->name, d->n});
-        if (d->ok > 0) {
-            if (d->down) {
-                report(relay, SEMEL_LOG_INFO, "destination takes events again", NULL, name);
-                turned(round);
-            }
-            d->down = false;
-            d->failures = 0;
-            d->worked_us = round->steady_us;
-            continue;
-        }
-        d->until_us = round->steady_us +
-                      semel__backoff_us(relay->options.first_us, relay->options.ceiling_us, ++d->failures, relay->rng);
-        if (!d->down) {
-            char text[sizeof name + sizeof d->why + 2];
-            snprintf(text, sizeof text, "%s: %s", name, d->why);
-            report(relay, SEMEL_LOG_WARN, "destination is down", NULL, text);
+        snprintf(text, sizeof text, "%s: %s", name, d->why);
+        if (down != d->down) {
+            report(relay, down ? SEMEL_LOG_WARN : SEMEL_LOG_INFO,
+                   down ? "destination is down" : "destination takes events again", NULL, down ? text : name);
             turned(round);
         }
-        d->down = true;
+        d->down = down;
+        d->failures = down ? d->failures : 0;
+        d->worked_us = down ? d->worked_us : now_us;
+        failed |= down;
     }
+    let_rest(relay, now_us, failed && some_work(round, now_us, false) ? REST_TIMES * round->took_us : 0);
 }
 
 /* An event was refused: it is tried again, until it is dead. */
@@ -1378,7 +1378,9 @@ static semel_status publish(struct round *round, struct semel_error *err)
     SEMEL_POINT(RELAY_STARTED);
     struct semel_relay_scan scan;
     const bool ahead = start_ahead(round, &scan);
+    const int64_t began_us = semel__now(relay->steady);
     const semel_status sent = hand_over(round, &down);
+    round->took_us = semel__now(relay->steady) - began_us;
     if (ahead)
         status = end_ahead(round, &scan, err);
     if (status == SEMEL_OK)
@@ -1388,8 +1390,7 @@ static semel_status publish(struct round *round, struct semel_error *err)
     judge_destinations(round);
     const size_t ok = outcome.confirmed[0].n + outcome.confirmed[1].n;
     relay->smooth = ok == round->n_sends;
-    if (ok > 0)
-        relay->failures = 0;
+    relay->failures = ok > 0 ? 0 : relay->failures;
     if (sent == SEMEL_OK && relay->trouble[0] != '\0')
         turned(round);
     semel__str_show(relay->trouble, sizeof relay->trouble, semel__str(sent != SEMEL_OK ? down.text : ""));

@@ -21,7 +21,9 @@
  * aggregate, those of a destination that is down while others work, those that a sink which takes one event per
  * aggregate and call leaves waiting. So the outbox holds only what can go. Each attempt from there is a committed
  * start, so that an event that kills its relay is counted; after two relays died with a shard, it is published from
- * there altogether. A destination that is down charges no event (P63, P111); if nothing works, the relay stops reading.
+ * there altogether. A destination that is down charges no event (P63, P111). Its next event goes in a call of others',
+ * which it may hold up: so it rests nine times what that call took, while others work (P112). If nothing works, the
+ * relay stops reading.
  *
  * Mapped tables. A table of the user's may stand in place of the outbox (struct semel_relay_table). It has one shard:
  * one relay works and the others wait. It is scanned from the bottom, because applications draw numbers ahead and
@@ -246,7 +248,7 @@ struct semel_relay_options {
 };
 
 struct semel_relay_counts {
-    uint64_t published, refused, dead, aside, unknown, scans, rescans, ahead, proven;
+    uint64_t published, refused, dead, aside, unknown, scans, rescans, ahead;
     uint64_t retried; /* not taken, and nobody's fault: sent again */
     uint64_t turns;   /* destinations that went down or came back */
 };

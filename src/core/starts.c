@@ -75,7 +75,6 @@ static bool remember(struct semel_starts *starts, const struct semel_relay_holde
 static void raise_floor(struct semel_starts *starts)
 {
     starts->noted = false;
-    starts->proven++;
     if (starts->noted_seq > starts->floor)
         starts->floor = starts->noted_seq;
     if (starts->n_apart == 0)
@@ -90,7 +89,6 @@ static void judge(struct semel_starts *starts, int64_t now_us, const struct seme
             return;
         memcpy(starts->apart + starts->n_apart, starts->holders, starts->n_holders * sizeof starts->holders[0]);
         starts->n_apart += starts->n_holders;
-        starts->n_holders = 0;
     }
     raise_floor(starts);
 }

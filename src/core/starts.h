@@ -46,7 +46,6 @@ struct semel_starts {
     size_t n_holders;
     struct semel_holder_name apart[SEMEL_RELAY_HOLDERS_MAX];
     size_t n_apart;
-    uint64_t proven;
 };
 
 void semel__starts_init(struct semel_starts *starts, int64_t now_us);

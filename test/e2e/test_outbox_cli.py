@@ -196,7 +196,7 @@ def test_terminal_gets_nothing_that_it_might_obey(lite):
     id = lite.add("dead", "a\x1b[31m", error_text="\x1b]0;x\x07", headers='{"x": "\\u001b[1m"}', type="T\u202e",
                   payload=b"\x1b[2J")
     for args in (["ls"], ["show", id]):
-        code, seen = run_on_terminal("outbox", *args, "--store", lite.url)
+        code, seen = run_on_terminal("outbox", *args, "--store", lite.url, env={"NO_COLOR": "1"})
         assert code == 0 and b"\x1b[31m" not in seen and b"\x1b]0" not in seen and b"\x1b[2J" not in seen, seen
         assert "\u202e".encode() not in seen
     code, seen = run_on_terminal("outbox", "show", id, "--payload", "--store", lite.url)
@@ -438,6 +438,28 @@ def test_operators_beside_a_working_relay_keep_the_books_and_metrics_tell_of_it(
         first = list(dict.fromkeys(n for _, of, n in receiver.got if of == key))
         assert first == sorted(first), key
     assert published >= len(got)
+
+
+# O6
+def test_an_event_that_is_on_its_way_is_not_discarded(pg, tmp_path):  # noqa: F811
+    receiver, answer, box = Receiver(), threading.Event(), Post(pg)
+    settings = receiver.settings(pg.url, lease="3m", timeout="90s")
+    settings["outboxes"]["orders"]["to"]["timeout"] = "80s"
+    with Daemon(tmp_path, settings, env={"HOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}) as daemon:
+        daemon.ready()
+        (id,), = pg.sql("SELECT semel.outbox_put('order', 'k', 'Paid', '{\"key\": \"k\", \"n\": 0, \"bad\": true}')")
+        daemon.until(lambda: status_of(box, id) == "dead", "it is refused, and dead")
+        receiver.refuse, receiver.arrived = False, lambda _: answer.wait(60)
+        assert act(box, "retry", id).code == 0
+        daemon.until(lambda: len(receiver.got) == 1, "it arrives, and its answer is held back")
+        assert status_of(box, id) == "publishing"
+        for command in ("discard", "retry"):
+            done = act(box, command, id)
+            assert done.code == 4 and "a relay is publishing it" in done.err, done
+        answer.set()
+        daemon.until(lambda: status_of(box, id) == "", "it is published")
+    receiver.server.shutdown()
+    assert [(line[1], line[3]) for line in audit(box)] == [("outbox retry", id)] and len(receiver.got) == 1
 
 
 # P116

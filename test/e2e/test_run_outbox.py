@@ -316,6 +316,28 @@ def test_a_broker_that_is_down_costs_delay_only(tmp_path, outbox):
     outbox.check(committed)
 
 
+def test_the_broker_is_killed_under_a_working_relay_and_nothing_is_lost(tmp_path, outbox):
+    # O2, O3, O5: it starts again on its data; a producer that it half remembers disorders nothing
+    committed, stop = {}, threading.Event()
+
+    def published():
+        return daemon.metric("semel_outbox_results_total", outbox="orders", result="published")
+    with Daemon(tmp_path, outbox.settings(retry={"first": "100ms", "ceiling": "500ms"})) as daemon:
+        daemon.ready()
+        work = threading.Thread(target=writers, args=(outbox, committed, stop, 2000 if LONG else 250))
+        work.start()
+        for _ in range(4 if LONG else 2):
+            before = published()
+            daemon.until(lambda: published() > before, "it publishes")
+            outbox.kafka.kill()
+            outbox.put("last", len(committed.setdefault("last", [])))
+            committed["last"].append(len(committed["last"]))
+            outbox.kafka.start()
+        work.join()
+        daemon.until(lambda: outbox.left() == 0, "all events are published", 120)
+    print("published again:", outbox.check(committed))
+
+
 def test_an_event_that_the_broker_refuses_ends_dead_and_its_neighbours_arrive(tmp_path, outbox):
     # O3, O5, P69, P110, P113
     small = f"{outbox.name}-small"

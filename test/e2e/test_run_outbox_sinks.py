@@ -5,6 +5,7 @@ import base64
 import collections
 import http.server
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -23,6 +24,7 @@ from test_pg_pooler import SETTINGS as POOLER
 from test_pg_pooler import find_pgbouncer
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of twenty-four bytes").decode()
+LONG = os.environ.get("SEMEL_LONG") is not None
 KEYS = [f"o{i}" for i in range(5)]
 EACH = 12
 
@@ -131,10 +133,11 @@ def test_events_arrive_in_a_fifo_queue_of_sqs(tmp_path, outbox, sqs):  # noqa: F
 
 
 class Receiver:
-    """A receiver of webhooks. `down`: paths that answer 503."""
+    """A receiver of webhooks. `down`: paths that answer 503; `stuck`: those that take a request and do not answer
+    while they are in it; `hung` counts such requests."""
 
     def __init__(self):
-        self.got, self.down = [], set()
+        self.got, self.down, self.stuck, self.hung = [], set(), set(), 0
         receiver = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -142,6 +145,9 @@ class Receiver:
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.hung += self.path in receiver.stuck
+                while self.path in receiver.stuck:
+                    time.sleep(0.05)
                 ok = self.path not in receiver.down
                 if ok:
                     receiver.got.append((self.headers["webhook-id"], body.decode(), dict(self.headers)))
@@ -169,6 +175,44 @@ def test_events_arrive_at_a_webhook(tmp_path, outbox):
     assert outbox.check([(id, body) for id, body, _ in receiver.got]) == 0
     for id, _, headers in receiver.got:
         assert headers["Idempotency-Key"].strip('"') == id and headers["webhook-signature"].startswith("v1,"), headers
+
+
+ROUNDS, MANY = (3, 6000) if LONG else (1, 300)
+
+
+def test_a_destination_that_hangs_leaves_the_others_their_throughput(tmp_path, outbox):
+    # O5, P63, P112: it takes requests and never answers them
+    receiver = Receiver()
+    good, stuck = urls = [f"{receiver.url}/good", f"{receiver.url}/stuck"]
+    to = {"webhook": "{destination}", "urls": urls, "secret": "${SINK_SECRET}", "allow": ["127.0.0.0/8"]}
+    with Daemon(tmp_path, settings(outbox, to, timeout="500ms"), ENV) as daemon:
+        def published():
+            return daemon.metric("semel_outbox_results_total", outbox="orders", result="published")
+
+        def rate():
+            """Per second, of events for the good one; by the relay's own count."""
+            before, began = published(), time.monotonic()
+            with outbox.db.cursor() as cursor:
+                cursor.execute("SELECT count(semel.outbox_put('order', 'g' || i, 'changed', '{}', destination => %s)) "
+                               "FROM generate_series(1, %s) AS i", (good, MANY))
+            daemon.until(lambda: published() == before + MANY, "those of the good one have gone", 600)
+            return MANY / (time.monotonic() - began)
+        daemon.ready()
+        ratios = []
+        for _ in range(ROUNDS):
+            alone, hung = rate(), receiver.hung
+            receiver.stuck.add("/stuck")
+            outbox.fill(stuck)
+            daemon.until(lambda: daemon.metric("semel_outbox_destinations_down", outbox="orders") == 1, "it hangs")
+            ratios.append(rate() / alone)
+            assert receiver.hung > hung and not any(json.loads(body) for _, body, _ in receiver.got[-MANY:])
+            daemon.until(lambda: outbox.left("status = 'waiting' AND attempts = 0") == len(KEYS) * EACH,
+                         "its own events stand aside, and none is charged")
+            receiver.stuck.clear()
+            daemon.until(lambda: outbox.left() == 0, "all have gone")
+    print("beside one that hangs, as a part of the throughput alone:", ratios)
+    assert not LONG or sorted(ratios)[ROUNDS // 2] >= 0.8
+    outbox.check([(id, body) for id, body, _ in receiver.got if json.loads(body)])
 
 
 def test_the_relay_behind_pgbouncer_while_the_server_restarts(tmp_path, outbox, kafka):  # noqa: F811

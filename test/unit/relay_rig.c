@@ -42,6 +42,7 @@ static semel_status sink_publish(struct semel_broker *broker, struct semel_publi
                                  struct semel_error *err)
 {
     struct sink *sink = (struct sink *)broker;
+    bool hung = false;
     (void)err;
     assert_true(timeout_ms > 0);
     sink->calls++;
@@ -56,7 +57,10 @@ static semel_status sink_publish(struct semel_broker *broker, struct semel_publi
             behind |= semel__str_eq(items[k].key, items[i].key) && items[k].status != SEMEL_OK;
         if (sink->all_down || (sink->down != NULL && semel__str_eqz(items[i].destination, sink->down)))
             semel__publish_end(&items[i], SEMEL_RETRY, true, "no such topic");
-        else if (behind)
+        else if (sink->hangs != NULL && semel__begins_with(items[i].destination, sink->hangs)) {
+            semel__publish_end(&items[i], SEMEL_UNKNOWN, true, "no answer in time");
+            hung = true;
+        } else if (behind)
             continue;
         else if (sink->refuse != NULL && strcmp(type, sink->refuse) == 0)
             semel__publish_end(&items[i], SEMEL_INVALID, false, "too large");
@@ -66,6 +70,10 @@ static semel_status sink_publish(struct semel_broker *broker, struct semel_publi
             if (sink->unknown)
                 semel__publish_end(&items[i], SEMEL_UNKNOWN, false, "no answer");
         }
+    }
+    if (hung) {
+        pass((int64_t)timeout_ms * 1000);
+        sink->hung_us += (int64_t)timeout_ms * 1000;
     }
     return SEMEL_OK;
 }

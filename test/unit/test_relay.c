@@ -131,6 +131,66 @@ static void destination_that_is_down_holds_back_its_own_events_and_charges_none(
     assert_non_null(strstr(rig.reported, "destination takes events again: lost"));
 }
 
+/* P112: whoever hangs takes his time-out from all; so seldom that the others keep nine tenths of the time. */
+static void destinations_that_hang_leave_the_others_their_time(void **state)
+{
+    (void)state;
+    struct semel_relay_options options = rig.options;
+    options.ceiling_us = 2 * SECOND;
+    again_with(options);
+    put("b", "b0", NULL);
+    steps(1);
+    const int64_t from_us = rig.steady_us;
+    rig.sink.hangs = "stuck";
+    int put_there = 1;
+    for (int i = 0; rig.steady_us < from_us + 200 * SECOND; i++) {
+        if (i < 30) { /* three of them, of which each is found out by itself */
+            char name[16];
+            snprintf(name, sizeof name, "stuck%d", i / 10);
+            put(name, "e", name);
+        }
+        put("b", "b", NULL);
+        put_there++;
+        steps(1);
+        pass(SECOND / 2);
+    }
+    assert_in_range(rig.sink.hung_us, 5 * options.timeout_us, (rig.steady_us - from_us) / 5);
+    assert_int_equal(rig.sink.n, put_there);
+    assert_int_equal(count_in("_aside", "attempts = 0 AND status = 'waiting'"), 30);
+    rig.sink.hangs = NULL;
+    for (int i = 0; i < 40; i++) {
+        steps(3);
+        pass(5 * SECOND);
+    }
+    assert_int_equal(rig.sink.n, put_there + 30);
+}
+
+/* O5, P112: nobody has heard of the good one for a while, and its event stands behind more than a scan reads. */
+static void destination_that_is_down_does_not_hide_events_of_one_that_has_worked(void **state)
+{
+    (void)state;
+    if (on_postgres)
+        skip(); /* all are of one shard on SQLite */
+    struct semel_relay_options options = rig.options;
+    options.rows = 20;
+    again_with(options);
+    put("b", "b0", NULL);
+    steps(1);
+    pass(60 * SECOND);
+    rig.sink.down = "lost";
+    for (int i = 0; i < 300; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "a%d", i);
+        put(key, "e", "lost");
+    }
+    put("b", "b1", NULL);
+    for (int i = 0; i < 150 && rig.sink.n < 2; i++) {
+        steps(1);
+        pass(SECOND);
+    }
+    assert_string_equal(got_of(&rig.sink, "b"), "b0 b1");
+}
+
 static void broker_that_is_down_costs_delay_only(void **state)
 {
     (void)state;
@@ -1240,6 +1300,8 @@ int main(int argc, char **argv)
         ON(refused_event_holds_back_its_aggregate_only_and_ends_dead),
         ON(refused_event_that_is_taken_later_goes_before_its_successors),
         ON(destination_that_is_down_holds_back_its_own_events_and_charges_none),
+        ON(destinations_that_hang_leave_the_others_their_time),
+        ON(destination_that_is_down_does_not_hide_events_of_one_that_has_worked),
         ON(broker_that_is_down_costs_delay_only),
         ON(unknown_outcome_is_sent_again_under_the_same_id),
         ON(event_without_a_place_to_go_is_dead_at_once),
