@@ -65,6 +65,8 @@
 #define DEPTH_MAX 4
 #define NAME_MAX_BYTES 1024
 #define DELIVERIES_MAX 1000000
+#define ASK_US INT64_C(15000000)
+#define REFUSED_US (20 * ASK_US)
 #define SECONDS_MAX UINT64_C(253402300799) /* the end of the year 9999 */
 
 /* ---- settings ------------------------------------------------------------------------------------------ */
@@ -854,6 +856,9 @@ static void disconnect(struct amqp *amqp, bool in_peace)
     semel__amqp_window_end(&amqp->window);
     semel__amqp_build_drop(&amqp->build);
     amqp->again_us = SEMEL_NONE;
+    amqp->asking = false;
+    amqp->ask_us = 0;
+    amqp->ready = -1;
 }
 
 /* Sets what poll returns from now on. */
@@ -940,6 +945,7 @@ static void prepare(struct amqp *amqp)
 {
     amqp->window.due_us = SEMEL_NONE;
     amqp->again_us = SEMEL_NONE;
+    amqp->ready = -1;
     semel__amqp_build_init(&amqp->build);
     if (amqp->conf.single_active)
         amqp->base.ops = &ordered;
@@ -1046,6 +1052,42 @@ static semel_status requeue_due(struct amqp *amqp, struct semel_error *err)
     return status;
 }
 
+/* ---- how much the queue has --------------------------------------------------------------------------- */
+
+/* Sends the question; its answer comes among the frames. What was refused before is asked on a new channel. */
+static semel_status ask_queue(struct amqp *amqp, struct semel_error *err)
+{
+    const int64_t now_us = semel__steady_us();
+    amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
+    amqp_queue_declare_t question = {.queue = amqp_cstring_bytes(amqp->conf.queue),
+                                     .passive = 1,
+                                     .arguments = amqp_empty_table};
+    semel_status status = SEMEL_OK;
+
+    if (!amqp->asks || now_us < amqp->ask_us)
+        return SEMEL_OK;
+    amqp->ask_us = now_us + ASK_US;
+    if (!amqp->asking)
+        status = semel__amqp_send(&amqp->reader, AMQP_ASKING, AMQP_CHANNEL_OPEN_METHOD, &open, err);
+    amqp->asking = true;
+    return status == SEMEL_OK ? semel__amqp_send(&amqp->reader, AMQP_ASKING, AMQP_QUEUE_DECLARE_METHOD, &question, err)
+                              : status;
+}
+
+static semel_status take_answer(struct amqp *amqp, const amqp_method_t *method, struct semel_error *err)
+{
+    amqp_channel_close_ok_t ok = {0};
+
+    if (method->id == AMQP_QUEUE_DECLARE_OK_METHOD)
+        amqp->ready = ((const amqp_queue_declare_ok_t *)method->decoded)->message_count;
+    if (method->id != AMQP_CHANNEL_CLOSE_METHOD)
+        return SEMEL_OK;
+    amqp->asking = false;
+    amqp->ready = -1;
+    amqp->ask_us = semel__steady_us() + REFUSED_US;
+    return semel__amqp_send(&amqp->reader, AMQP_ASKING, AMQP_CHANNEL_CLOSE_OK_METHOD, &ok, err);
+}
+
 /* Everything that is due, except messages. */
 static semel_status serve(struct amqp *amqp, struct semel_error *err)
 {
@@ -1053,7 +1095,9 @@ static semel_status serve(struct amqp *amqp, struct semel_error *err)
 
     if (status == SEMEL_OK)
         status = close_channel(amqp, err);
-    return status == SEMEL_OK ? open_channel(amqp, err) : status;
+    if (status == SEMEL_OK)
+        status = open_channel(amqp, err);
+    return status == SEMEL_OK ? ask_queue(amqp, err) : status;
 }
 
 /* ---- poll --------------------------------------------------------------------------------------------- */
@@ -1083,6 +1127,8 @@ static semel_status take_frame(struct amqp *amqp, int64_t wait_us, bool *ret_got
         return frame.frame_type == AMQP_FRAME_METHOD
                    ? semel__amqp_link_method(&amqp->reader, &frame.payload.method, err)
                    : SEMEL_OK;
+    if (frame.channel == AMQP_ASKING && frame.frame_type == AMQP_FRAME_METHOD)
+        return take_answer(amqp, &frame.payload.method, err);
     if (frame.channel != AMQP_CHANNEL || amqp->window.epoch == 0)
         return SEMEL_OK;
     if (frame.frame_type == AMQP_FRAME_METHOD)
@@ -1268,6 +1314,14 @@ void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret)
     *ret = (struct semel_amqp_view){.connected = amqp->reader.conn != NULL,
                                     .in_flight = amqp->window.live,
                                     .held = amqp->window.held};
+}
+
+int64_t semel__amqp_behind(struct semel_broker *broker)
+{
+    struct amqp *amqp = self(broker);
+
+    amqp->asks = true;
+    return amqp->ready >= 0 ? amqp->ready + (int64_t)amqp->window.live : -1;
 }
 
 static bool look_for(struct amqp_link *link, const struct amqp_conf *conf, struct semel_amqp_answer *ret)

@@ -27,6 +27,7 @@
 #include "broker/amqp.h"
 
 #define AMQP_CHANNEL ((amqp_channel_t)1)
+#define AMQP_ASKING ((amqp_channel_t)2) /* the reader's questions about its queue */
 #define AMQP_PREFETCH_MAX 65535
 #define AMQP_BODY_MAX ((uint64_t)512 << 20) /* no server accepts more */
 #define AMQP_FRAME_PART ((size_t)16 << 10)  /* a writable socket always has room for this */
@@ -166,6 +167,11 @@ struct amqp {
     int64_t again_us;         /* single_active: no new channel before; SEMEL_NONE: none is needed */
     int64_t beat_us;          /* while a message waits here: the next heartbeat */
     struct semel_error error; /* why it is not connected */
+
+    bool asks;      /* somebody wants to know what the queue has */
+    bool asking;    /* the channel of the questions is open */
+    int64_t ask_us; /* not before then */
+    int64_t ready;  /* what the last answer said; -1: there is none */
 
     struct amqp_link sender;
     uint64_t published;         /* messages, on the sender's channel */

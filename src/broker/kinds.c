@@ -619,6 +619,11 @@ static void amqp_to_inspect(const void *options, const struct semel_inspector *i
         else
             inspect_place(to->amqp, NULL, list.at[i].p, inspector);
 }
+
+static void amqp_gauges(struct semel_broker *broker, struct semel_source_gauges *ret)
+{
+    *ret = (struct semel_source_gauges){semel__amqp_behind(broker), -1, -1};
+}
 #endif
 
 static const struct semel_broker_kind amqp_kind = {
@@ -640,6 +645,7 @@ static const struct semel_broker_kind amqp_kind = {
     .to_inspect = amqp_to_inspect,
     .open = amqp_open,
     .inspect = amqp_inspect,
+    .gauges = amqp_gauges,
 #endif
 };
 
@@ -837,6 +843,11 @@ static void sqs_to_inspect(const void *options, const struct semel_inspector *in
             inspector->unreached(inspector, question, status, &err);
     }
 }
+
+static void sqs_gauges(struct semel_broker *broker, struct semel_source_gauges *ret)
+{
+    *ret = (struct semel_source_gauges){semel__sqs_behind(broker), -1, -1};
+}
 #endif
 
 static const struct semel_broker_kind sqs_kind = {
@@ -857,6 +868,7 @@ static const struct semel_broker_kind sqs_kind = {
     .to_inspect = sqs_to_inspect,
     .open = sqs_open,
     .inspect = sqs_inspect,
+    .gauges = sqs_gauges,
 #endif
 };
 

@@ -53,6 +53,7 @@
 #define SECRET_MAX 8192
 #define IN_FLIGHT 1000
 #define ASK_MS 15000
+#define ASK_US INT64_C(30000000)
 #define PLACE_BITS 20
 #define SEND_MS 20000
 #define LEAST_US 20000 /* a request that has less time left is not begun: it would be given up as soon as it is sent */
@@ -483,6 +484,9 @@ struct sqs {
     int failures;
     int64_t receive_us; /* not before then */
     int64_t last_us, skew_us;
+    struct sqs_call question; /* how much the queue has */
+    bool asks;                /* somebody wants to know */
+    int64_t ask_us, behind;   /* not before then; what the last answer said, or -1 */
 };
 
 static const struct semel_broker_ops standard_ops, fifo_ops;
@@ -734,6 +738,44 @@ static void forget_texts(struct sqs_call *call)
     semel__buf_done(&call->answer);
 }
 
+static semel_status begin_question(struct sqs *sqs, struct semel_error *err)
+{
+    begin_request(sqs, &sqs->question, semel__str(sqs->conf.url));
+    semel__buf_addz(&sqs->question.request, ",\"AttributeNames\":[\"All\"]}");
+    return semel__sqs_call_begin(&sqs->question, sqs->multi, &sqs->conf, "GetQueueAttributes", ASK_MS, err);
+}
+
+static semel_status end_question(struct sqs *sqs, struct semel_sqs_facts *ret, struct semel_error *err)
+{
+    semel_status status = semel__sqs_call_status(&sqs->question, &sqs->conf, err);
+    if (status == SEMEL_OK)
+        status = semel__sqs_read_facts(semel__buf_str(&sqs->question.answer), ret, err);
+    forget_texts(&sqs->question);
+    return status;
+}
+
+static void ask_queue(struct sqs *sqs)
+{
+    struct semel_sqs_facts facts;
+    struct semel_error err;
+
+    if (sqs->question.ended) {
+        const semel_status status = end_question(sqs, &facts, &err);
+        sqs->behind = status == SEMEL_OK ? semel__time_add(facts.messages, facts.in_flight) : -1; /* unknown: below 0 */
+        sqs->ask_us = now(sqs) + (status == SEMEL_INVALID ? 20 * ASK_US : ASK_US);
+    }
+    if (!sqs->asks || sqs->question.active || now(sqs) < sqs->ask_us)
+        return;
+    sqs->ask_us = now(sqs) + ASK_US;
+    (void)begin_question(sqs, &err);
+}
+
+int64_t semel__sqs_behind(struct semel_broker *broker)
+{
+    self(broker)->asks = true;
+    return self(broker)->behind;
+}
+
 /* Starts requests that are due, reads answers. Asks for at most `room` messages. */
 static void work(struct sqs *sqs, size_t room)
 {
@@ -748,6 +790,7 @@ static void work(struct sqs *sqs, size_t room)
         }
     begin_chores(sqs);
     begin_receives(sqs, room);
+    ask_queue(sqs);
     semel__sqs_calls_run(sqs->multi); /* sends what was started, whoever calls next */
 }
 
@@ -805,6 +848,7 @@ static void release(struct sqs *sqs)
         semel__sqs_call_done(&sqs->calls[i], sqs->multi);
     for (size_t i = 0; i < SQS_SENDS; i++)
         semel__sqs_call_done(&sqs->senders[i], sqs->multi);
+    semel__sqs_call_done(&sqs->question, sqs->multi);
     if (sqs->multi != NULL)
         curl_multi_cleanup(sqs->multi);
     if (sqs->curl)
@@ -820,6 +864,7 @@ static semel_status finish_open(struct sqs *sqs, semel_status status, struct sem
         sqs->curl = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
         sqs->multi = sqs->curl ? curl_multi_init() : NULL;
         sqs->wide = 1;
+        sqs->behind = -1;
         if (sqs->multi == NULL || !semel__sqs_held_init(&sqs->held, slots, sqs->conf.visibility_s, sqs->conf.fifo))
             status = semel__fail_memory(err);
     }
@@ -1428,42 +1473,20 @@ static semel_status sqs_publish(struct semel_broker *broker, struct semel_publis
 
 /* ---- questions ----------------------------------------------------------------------------------------- */
 
-static semel_status ask(const struct sqs_conf *conf, CURLM *multi, struct semel_sqs_facts *ret, struct semel_error *err)
-{
-    struct sqs_call call = {0};
-    semel_status status;
-
-    semel__buf_init(&call.request, REQUEST_MAX);
-    semel__buf_addz(&call.request, "{\"QueueUrl\":");
-    semel__json_put_string(&call.request, semel__str(conf->url));
-    semel__buf_addz(&call.request, ",\"AttributeNames\":[\"All\"]}");
-    status = semel__sqs_call_begin(&call, multi, conf, "GetQueueAttributes", ASK_MS, err);
-    if (status == SEMEL_OK) {
-        wait_for(&call, multi);
-        status = semel__sqs_call_status(&call, conf, err);
-    }
-    if (status == SEMEL_OK)
-        status = semel__sqs_read_facts(semel__buf_str(&call.answer), ret, err);
-    semel__sqs_call_done(&call, multi);
-    return status;
-}
-
 semel_status semel__sqs_ask(const struct semel_sqs_options *options, struct semel_sqs_facts *ret,
                             struct semel_error *err)
 {
-    struct sqs_conf conf = {0};
-    semel_status status = conf_read(&conf, options, err);
-    CURLM *multi;
-
-    if (status == SEMEL_OK && curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
-        multi = curl_multi_init();
-        status = multi != NULL ? ask(&conf, multi, ret, err) : semel__fail_memory(err);
-        curl_multi_cleanup(multi);
-        curl_global_cleanup();
-    } else if (status == SEMEL_OK) {
-        status = semel__fail_memory(err);
+    struct semel_broker *broker = NULL;
+    semel_status status = semel__broker_sqs_open(&broker, options, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = begin_question(self(broker), err);
+    if (status == SEMEL_OK) {
+        wait_for(&self(broker)->question, self(broker)->multi);
+        status = end_question(self(broker), ret, err);
     }
-    conf_done(&conf);
+    release(self(broker));
+    semel__free(broker);
     return status;
 }
 

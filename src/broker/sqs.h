@@ -61,6 +61,9 @@ struct semel_sqs_view {
     size_t answers;   /* acknowledged or given back, not yet confirmed by SQS */
 };
 void semel__sqs_look(struct semel_broker *broker, struct semel_sqs_view *ret);
+/* Messages that the queue has, about: visible ones and those that somebody has received; -1: not known. From the first
+ * call on poll asks SQS every 30 s. A refusal, or no answer, harms nothing. */
+int64_t semel__sqs_behind(struct semel_broker *broker);
 
 /* The attributes of the queue; SEMEL_NONE: unknown. */
 struct semel_sqs_facts {

@@ -87,6 +87,11 @@ def test_a_process_stopped_past_its_lease_is_refused(tmp_path, books, queue, ide
     scenes.stopped_past_its_lease(tmp_path, books, queue, idempotent)
 
 
+def test_what_the_queue_still_has_is_reported(tmp_path, books, queue):
+    scenes.short_on(books)
+    scenes.lag(tmp_path, books, queue)
+
+
 def test_killed_around_its_calls_no_key_is_called_twice(tmp_path, books, queue):
     # E1, E2, T1, T7, T11, P47
     scenes.short_on(books)

@@ -65,6 +65,11 @@ def test_a_slow_handler_keeps_its_messages_hidden(tmp_path, books, sqs):  # noqa
         assert daemon.metric("semel_messages_total", why="duplicate") == 0  # none came again meanwhile
 
 
+def test_what_the_queue_still_has_is_reported(tmp_path, books, sqs):  # noqa: F811
+    scenes.short_on(books)
+    scenes.lag(tmp_path, books, Queue(sqs))
+
+
 def test_a_handler_outlasts_its_lease_and_is_called_once(tmp_path, books, sqs):  # noqa: F811
     # I7, P39
     scenes.short_on(books, "postgres")
