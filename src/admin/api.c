@@ -6,12 +6,14 @@
 
 #include <stdio.h>
 
+#include "admin/reconcile.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/wait.h"
 
 #define ARENA_MAX ((size_t)256 << 20) /* a row may have a payload of 64 MiB; a list has 10,000 rows without theirs */
 #define AFTER_S 1
+#define RECONCILE_MS 10000 /* the others wait meanwhile */
 #define CONSUMERS 500
 #define CONSUMERS_MAX 10000
 #define WHO_MAX 100
@@ -576,15 +578,21 @@ static void command(struct task *t, enum semel_command_kind kind)
                                      {"who", TEXT, &who},
                                      {kind == SEMEL_COMMAND_RETRY ? "force" : "outcome",
                                       kind == SEMEL_COMMAND_RETRY ? FLAG : RAW,
-                                      kind == SEMEL_COMMAND_RETRY ? (void *)&given.force : (void *)&given.outcome}};
-    semel_status status = read_body(t, members, kind == SEMEL_COMMAND_DISCARD ? 3 : 4, &err);
+                                      kind == SEMEL_COMMAND_RETRY ? (void *)&given.force : (void *)&given.outcome},
+                                     {"payload", RAW, &given.payload}};
+    static const size_t n_members[] = {5, 3, 4};
+    semel_status status = read_body(t, members, n_members[kind], &err);
     if (status == SEMEL_OK)
         status = set_who(t, who, &err);
+    if (semel__str_given(given.payload))
+        given.kind = SEMEL_COMMAND_CORRECT;
+    if (status == SEMEL_OK && given.payload.n > 0 && given.payload.p[0] == '"') /* else it is the JSON that it is */
+        status = read_text(t, given.payload, "payload", &given.payload, &err);
     if (status == SEMEL_OK && semel__ops_check(&given, dry, &err) != SEMEL_OK) {
         semel__http_refuse(t->x, 400, "%s", err.text);
         return;
     }
-    if (status == SEMEL_OK && (report.row = find(t, false)) == NULL)
+    if (status == SEMEL_OK && (report.row = find(t, given.kind == SEMEL_COMMAND_CORRECT)) == NULL)
         return;
     if (status == SEMEL_OK)
         status = semel__ops_command(t->ops, &given, report.row, dry, &report.answer, &err);
@@ -766,6 +774,13 @@ static void get_key_body(struct task *t)
     answer(t, 200);
 }
 
+static void answer_told(struct task *t, const struct semel_key_told *told)
+{
+    const bool done = told->kind == SEMEL_DID || told->kind == SEMEL_WOULD;
+    semel__ops_json_key_told(semel__http_body(t->x), told);
+    answer(t, done ? 200 : told->judged == SEMEL_KEY_NO_SUCH ? 404 : 409);
+}
+
 static void command_key(struct task *t, enum semel_command_kind kind)
 {
     struct semel_key_instruction given = {.kind = kind, .code = SEMEL_NONE, .token = SEMEL_NONE};
@@ -790,11 +805,7 @@ static void command_key(struct task *t, enum semel_command_kind kind)
         fail(t, status, &err);
         return;
     }
-    semel__ops_json_key_told(semel__http_body(t->x), &told);
-    if (told.kind == SEMEL_DID || told.kind == SEMEL_WOULD)
-        answer(t, 200);
-    else
-        answer(t, told.judged == SEMEL_KEY_NO_SUCH ? 404 : 409);
+    answer_told(t, &told);
 }
 
 static void post_key_resolve(struct task *t)
@@ -805,6 +816,30 @@ static void post_key_resolve(struct task *t)
 static void post_key_discard(struct task *t)
 {
     command_key(t, SEMEL_COMMAND_DISCARD);
+}
+
+static void post_key_reconcile(struct task *t)
+{
+    static const int codes[] = {
+        [SEMEL_RECONCILE_NO_SUCH] = 404, [SEMEL_RECONCILE_REFUSED] = 409, [SEMEL_RECONCILE_NO_ANSWER] = 502};
+    struct semel_str reason = {0}, who = {0};
+    const struct member members[] = {{"reason", TEXT, &reason}, {"who", TEXT, &who}};
+    struct semel_reconcile found;
+    struct semel_error err = {0};
+    semel_status status = read_body(t, members, 2, &err);
+    if (status == SEMEL_OK)
+        status = set_who(t, who, &err);
+    if (status == SEMEL_OK && reason.n == 0)
+        status = wrong(&err, "reason", "given (goes to the audit log)");
+    if (status == SEMEL_OK)
+        status = semel__reconcile_key(t->ops, t->api->serve->conf, param(t, "scope"), param(t, "key"), reason,
+                                      RECONCILE_MS, &found, &err);
+    if (status != SEMEL_OK)
+        fail(t, status, &err);
+    else if (found.end == SEMEL_RECONCILE_TOLD)
+        answer_told(t, &found.told);
+    else
+        semel__http_refuse(t->x, codes[found.end], "%s", found.text);
 }
 
 /* ---- in bulk --------------------------------------------------------------------------------------- */
@@ -830,7 +865,7 @@ static struct run *run_place(struct semel_api *api)
     return over;
 }
 
-/* From now on the task works through the selection, one message per step. */
+/* From now on the task works through the selection, one chunk per step. */
 static semel_status run_start(struct task *t, struct run *run, const struct semel_selection *selection,
                               const struct semel_bulk_options *options, struct semel_error *err)
 {
@@ -914,7 +949,7 @@ static semel_status read_wish(struct task *t, struct wish *w, struct semel_error
 /* Counts first, as the command line does: a selection that is too large is refused, and nothing is stored. */
 static void post_selection(struct task *t)
 {
-    struct wish w = {.options = {.rate = SEMEL_BULK_RATE, .wait_us = SEMEL_BULK_WAIT_US, .probe = true}};
+    struct wish w = {.options = {.rate = SEMEL_NONE, .wait_us = SEMEL_BULK_WAIT_US, .probe = true}};
     struct semel_groups groups;
     struct semel_selection selection = {0};
     struct semel_error err = {0};
@@ -967,7 +1002,7 @@ static void get_selection(struct task *t)
 
 static void post_resume(struct task *t)
 {
-    struct semel_bulk_options options = {.rate = SEMEL_BULK_RATE, .wait_us = SEMEL_BULK_WAIT_US, .probe = true};
+    struct semel_bulk_options options = {.rate = SEMEL_NONE, .wait_us = SEMEL_BULK_WAIT_US, .probe = true};
     struct semel_selection selection;
     struct semel_error err = {0};
     struct semel_str who = {0};
@@ -1129,6 +1164,7 @@ static const struct {
     {SEMEL_HTTP_BIT(GET), "/v1/keys/{scope}/{key}/body", get_key_body, true},
     {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/resolve", post_key_resolve, true},
     {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/discard", post_key_discard, true},
+    {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/reconcile", post_key_reconcile, true},
     {SEMEL_HTTP_BIT(POST), "/v1/selections", post_selection, true},
     {SEMEL_HTTP_BIT(GET), "/v1/selections/{number}", get_selection, true},
     {SEMEL_HTTP_BIT(POST), "/v1/selections/{number}/resume", post_resume, true},

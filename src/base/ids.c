@@ -11,10 +11,8 @@
 #include "base/ids.h"
 
 #include "base/clock.h"
-#include "base/str.h"
 
 #define UUID_CHARS (SEMEL_UUID_TEXT - 1)
-#define UUID_VERSION_AT 14
 #define UUID_VARIANT_AT 19
 #define ULID_CHARS 26
 #define ULID_TIME_CHARS 10
@@ -38,53 +36,67 @@ static bool uuid_dash_at(size_t i)
     return i == 8 || i == 13 || i == 18 || i == 23;
 }
 
-bool semel__uuid_valid(struct semel_str s)
+/* The digits of hexadecimal numbers, plus 1; those in upper case also have UPPER. */
+#define UPPER 0x40u
+static const unsigned char hex_values[256] = {
+    ['0'] = 1,          ['1'] = 2,          ['2'] = 3,          ['3'] = 4,          ['4'] = 5,
+    ['5'] = 6,          ['6'] = 7,          ['7'] = 8,          ['8'] = 9,          ['9'] = 10,
+    ['a'] = 11,         ['b'] = 12,         ['c'] = 13,         ['d'] = 14,         ['e'] = 15,
+    ['f'] = 16,         ['A'] = 11 | UPPER, ['B'] = 12 | UPPER, ['C'] = 13 | UPPER, ['D'] = 14 | UPPER,
+    ['E'] = 15 | UPPER, ['F'] = 16 | UPPER,
+};
+
+/* The bytes of a UUID of any version. false: it is none. Every id is read so, some more than once. */
+static bool uuid_read(struct semel_str s, unsigned char out[16], bool *ret_lower)
 {
+    unsigned seen = 0;
     if (s.p == NULL || s.n != UUID_CHARS)
         return false;
-    for (size_t i = 0; i < s.n; i++)
-        if (uuid_dash_at(i) ? s.p[i] != '-' : semel__hex_value(s.p[i]) < 0)
+    for (size_t i = 0, n = 0; i < UUID_CHARS; i += 2) {
+        if (uuid_dash_at(i) && s.p[i++] != '-')
             return false;
+        unsigned high = hex_values[(unsigned char)s.p[i]], low = hex_values[(unsigned char)s.p[i + 1]];
+        if (high == 0 || low == 0)
+            return false;
+        seen |= high | low;
+        out[n++] = (unsigned char)(((high & ~UPPER) - 1) << 4 | ((low & ~UPPER) - 1));
+    }
+    *ret_lower = (seen & UPPER) == 0;
     return true;
 }
 
-static bool uuid7_time_ms(struct semel_str id, int64_t *ret_ms)
+bool semel__uuid_valid(struct semel_str s)
 {
-    if (!semel__uuid_valid(id) || id.p[UUID_VERSION_AT] != '7' || semel__hex_value(id.p[UUID_VARIANT_AT]) >> 2 != 2)
+    unsigned char bytes[16];
+    bool lower;
+    return uuid_read(s, bytes, &lower);
+}
+
+static bool uuid7_time_ms(struct semel_str id, int64_t *ret_ms, bool *ret_lower)
+{
+    unsigned char bytes[16];
+    if (!uuid_read(id, bytes, ret_lower) || bytes[6] >> 4 != 7 || bytes[8] >> 6 != 2)
         return false;
-    uint64_t ms = 0;
-    for (size_t i = 0; i < UUID_VERSION_AT; i++)
-        if (!uuid_dash_at(i))
-            ms = ms << 4 | (uint64_t)semel__hex_value(id.p[i]);
-    *ret_ms = (int64_t)ms;
+    *ret_ms = 0;
+    for (size_t i = 0; i < 6; i++)
+        *ret_ms = *ret_ms << 8 | bytes[i];
     return true;
-}
-
-static bool has_upper(struct semel_str id)
-{
-    for (size_t i = 0; i < id.n; i++)
-        if (id.p[i] >= 'A' && id.p[i] <= 'F')
-            return true;
-    return false;
 }
 
 struct semel_str semel__id_key(struct semel_str id, unsigned char out[SEMEL_UUID_KEY])
 {
-    if (!semel__uuid_valid(id) || has_upper(id))
+    bool lower;
+    if (!uuid_read(id, out + 1, &lower) || !lower)
         return id;
-    size_t n = 0;
-    out[n++] = 0;
-    for (size_t i = 0; i < id.n; i += 2) {
-        i += uuid_dash_at(i);
-        out[n++] = (unsigned char)(semel__hex_value(id.p[i]) << 4 | semel__hex_value(id.p[i + 1]));
-    }
-    return (struct semel_str){(const char *)out, n};
+    out[0] = 0;
+    return (struct semel_str){(const char *)out, SEMEL_UUID_KEY};
 }
 
 int64_t semel__id_key_time(struct semel_str id)
 {
     int64_t ms;
-    return uuid7_time_ms(id, &ms) && !has_upper(id) ? ms * 1000 : SEMEL_NONE;
+    bool lower;
+    return uuid7_time_ms(id, &ms, &lower) && lower ? ms * 1000 : SEMEL_NONE;
 }
 
 static bool ulid_time_ms(struct semel_str id, int64_t *ret_ms)
@@ -106,7 +118,8 @@ static bool ulid_time_ms(struct semel_str id, int64_t *ret_ms)
 bool semel__id_time(struct semel_str id, bool ulids, int64_t now_us, int64_t *ret_us)
 {
     int64_t ms;
-    if (!uuid7_time_ms(id, &ms) && !(ulids && ulid_time_ms(id, &ms)))
+    bool lower;
+    if (!uuid7_time_ms(id, &ms, &lower) && !(ulids && ulid_time_ms(id, &ms)))
         return false;
     if (ms < FIRST_MS || ms > semel__time_add(now_us, DAY_US) / 1000)
         return false;

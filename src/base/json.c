@@ -20,11 +20,41 @@
 
 #define ARENA_PER_BYTE 64
 #define ARENA_EXTRA 8192
+#define EXACT_DIGITS 15 /* a whole number of so many digits is a double, and its canonical form is itself */
 
 static size_t blanks(const char *p, const char *end)
 {
     const char *from = p;
     while (p < end && (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r'))
+        p++;
+    return (size_t)(p - from);
+}
+
+/* ---- plain characters ---------------------------------------------------------------------------- */
+
+/* ASCII that is no control character, quotation mark or backslash: it stands in a string as it is. */
+static inline bool is_plain(char c)
+{
+    return (unsigned char)c >= 0x20 && (unsigned char)c < 0x80 && c != '"' && c != '\\';
+}
+
+/* Eight of them. In a word without high bits a byte less than n borrows when n is taken from each. */
+static inline bool is_plain8(const char *p)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
+    uint64_t word;
+    memcpy(&word, p, sizeof(word));
+    const uint64_t quote = word ^ (ones * '"'), escape = word ^ (ones * '\\');
+    return ((word | (word - ones * 0x20) | (quote - ones) | (escape - ones)) & high) == 0;
+}
+
+/* How many bytes from p on are plain. */
+static size_t plain_run(const char *p, const char *end)
+{
+    const char *from = p;
+    while (end - p >= 8 && is_plain8(p))
+        p += 8;
+    while (p < end && is_plain(*p))
         p++;
     return (size_t)(p - from);
 }
@@ -134,15 +164,6 @@ static semel_status parse_escape(struct parser *ps, char **w)
     return SEMEL_OK;
 }
 
-/* How many bytes from here on are plain ASCII without escapes. */
-static size_t plain_run(const struct parser *ps)
-{
-    const char *p = ps->p;
-    while (p < ps->end && (unsigned char)*p >= 0x20 && (unsigned char)*p < 0x80 && *p != '"' && *p != '\\')
-        p++;
-    return (size_t)(p - ps->p);
-}
-
 static semel_status parse_string(struct parser *ps, struct semel_str *ret)
 {
     char *start = ++ps->p, *w = start;
@@ -154,7 +175,7 @@ static semel_status parse_string(struct parser *ps, struct semel_str *ret)
                 return status;
             continue;
         }
-        size_t n = plain_run(ps);
+        size_t n = plain_run(ps->p, ps->end);
         if (n == 0) {
             n = semel__utf8_next((struct semel_str){ps->p, (size_t)(ps->end - ps->p)}, &c);
             if (n == 0)
@@ -217,6 +238,11 @@ static semel_status parse_number(struct parser *ps, struct semel_json_node *node
     if (!take_number(ps, &integer))
         return refuse(ps, ps->p, "a bad number");
     struct semel_str token = {start, (size_t)(ps->p - start)};
+    if (integer && token.n <= EXACT_DIGITS && *start != '-') {
+        node->tag = SEMEL_JSON_TAG_INTEGER;
+        node->u.text = token;
+        return SEMEL_OK;
+    }
     struct semel_decimal d = semel__decimal_read(token);
     if (!semel__decimal_exact(&d)) {
         if (!isfinite(semel__decimal_to_double(&d)))
@@ -616,8 +642,11 @@ void semel__json_put_string(struct semel_buf *buf, struct semel_str s)
     size_t plain = 0; /* where the bytes not yet written begin */
     put(buf, "\"", 1);
     for (size_t i = 0; i < s.n; i++) {
+        i += plain_run(s.p + i, s.p + s.n);
+        if (i == s.n)
+            break;
         unsigned char c = (unsigned char)s.p[i];
-        if (c >= 0x20 && c != '"' && c != '\\')
+        if (c >= 0x80)
             continue;
         put(buf, s.p + plain, i - plain);
         write_escape(buf, s.p[i]);
@@ -631,6 +660,13 @@ void semel__json_put_string(struct semel_buf *buf, struct semel_str s)
 static void write_number(struct semel_buf *buf, struct semel_str token)
 {
     char text[SEMEL_NUMBER_TEXT];
+    size_t digits = 0;
+    while (digits < token.n && semel__is_digit(token.p[digits]))
+        digits++;
+    if (digits == token.n && digits <= EXACT_DIGITS) {
+        put(buf, token.p, token.n);
+        return;
+    }
     struct semel_decimal d = semel__decimal_read(token);
     size_t n = semel__decimal_write(&d, text);
     put(buf, text, n);

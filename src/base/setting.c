@@ -82,7 +82,8 @@ void semel__setting_check_reach(const struct semel_setting_check *check, const c
         return;
     check->show(check, setting, is, sizeof is);
     semel__setting_wrong(check, setting,
-                         "%s.%s is %s, which others can reach; it must have tls, or be loopback or a unix socket",
+                         "%s.%s is %s, which others can reach; it must have tls, or be loopback or a unix socket; "
+                         "where a proxy terminates TLS, set plain: true",
                          check->path, setting, is);
 }
 

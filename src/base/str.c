@@ -15,6 +15,7 @@
 
 #define NEAREST_MAX 64 /* a longer word is not compared */
 #define NEAREST_EDITS 2
+#define BUF_FIRST 256 /* bytes of a buffer's first memory */
 
 int semel__str_cmp(struct semel_str a, struct semel_str b)
 {
@@ -41,12 +42,24 @@ bool semel__begins_with(struct semel_str s, const char *prefix)
 
 bool semel__same_word(struct semel_str a, const char *z)
 {
-    return a.n == strlen(z) && semel__begins_with(a, z);
+    size_t i = 0;
+    while (i < a.n && z[i] != '\0' && semel__lower(a.p[i]) == semel__lower(z[i]))
+        i++;
+    return i == a.n && z[i] == '\0';
 }
 
 bool semel__str_eqz(struct semel_str a, const char *z)
 {
     return semel__str_eq(a, semel__str(z));
+}
+
+uint64_t semel__str_hash(uint64_t before, struct semel_str s)
+{
+    uint64_t hash = before != 0 ? before : UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < s.n; i++)
+        hash = (hash ^ (unsigned char)s.p[i]) * UINT64_C(1099511628211);
+    hash = (hash ^ s.n) * UINT64_C(1099511628211);
+    return hash ^ hash >> 29;
 }
 
 int semel__hex_value(char c)
@@ -152,11 +165,19 @@ size_t semel__utf8_put(uint32_t c, char out[4])
     return n;
 }
 
+/* Are the eight bytes ASCII without NUL? Less one, only a NUL borrows and gets a high bit. */
+static bool plain8(const char *p)
+{
+    uint64_t word;
+    memcpy(&word, p, sizeof(word));
+    return ((word | (word - UINT64_C(0x0101010101010101))) & UINT64_C(0x8080808080808080)) == 0;
+}
+
 bool semel__utf8_valid(struct semel_str s)
 {
     while (s.n > 0) {
         uint32_t c = (unsigned char)s.p[0];
-        size_t n = c < 0x80 ? 1 : semel__utf8_next(s, &c);
+        size_t n = s.n >= 8 && plain8(s.p) ? 8 : c < 0x80 ? 1 : semel__utf8_next(s, &c);
         if (n == 0 || c == 0)
             return false;
         s.p += n;
@@ -282,7 +303,7 @@ static bool buf_reserve(struct semel_buf *buf, size_t n)
     if (need < buf->cap)
         return true;
 
-    size_t cap = buf->cap > 0 ? buf->cap : 64;
+    size_t cap = buf->cap > 0 ? buf->cap : BUF_FIRST;
     while (cap <= need && !__builtin_mul_overflow(cap, (size_t)2, &cap))
         continue;
     if (cap > buf->max)
@@ -317,12 +338,14 @@ bool semel__buf_addf(struct semel_buf *buf, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    size_t room = buf->failed || buf->cap == 0 ? 0 : buf->cap - buf->n; /* most texts fit at once */
+    int n = vsnprintf(room > 0 ? buf->p + buf->n : NULL, room, fmt, args);
     va_end(args);
 
     bool ok = n >= 0 && buf_reserve(buf, (size_t)n);
     if (ok) {
-        vsnprintf(buf->p + buf->n, (size_t)n + 1, fmt, again);
+        if ((size_t)n >= room)
+            vsnprintf(buf->p + buf->n, (size_t)n + 1, fmt, again);
         buf->n += (size_t)n;
     } else {
         buf->failed = true;

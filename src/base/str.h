@@ -46,6 +46,8 @@ bool semel__same_word(struct semel_str a, const char *z);        /* equal, ignor
 int semel__str_cmp(struct semel_str a, struct semel_str b);
 bool semel__str_eq(struct semel_str a, struct semel_str b); /* not given equals only not given */
 bool semel__str_eqz(struct semel_str a, const char *z);
+/* FNV-1a over the bytes and their number, for tables in memory; `before`: of what stands before them, or 0. */
+uint64_t semel__str_hash(uint64_t before, struct semel_str s);
 /* A whole decimal int64, no blanks, no plus sign; false when it is anything else. */
 bool semel__str_int64(struct semel_str s, int64_t *ret);
 /* The value of a hexadecimal digit in either case; -1: it is none. */

@@ -3,10 +3,10 @@
  * check.c: `semel check`: finds the mistakes in a settings file, or prints what each of its routes and outboxes
  * promises.
  *
- * conf knows what is right; this file prints it. With --online it also asks the store, the brokers and the servers of
- * handlers. A process of its own asks each group of questions, and reports its answers one by one through a pipe. The
- * command kills a process that reports nothing for too long: whatever a resolver or a client library does, the
- * command ends.
+ * conf knows what is right; this file prints it. With --online it also asks the store, the brokers, the servers of
+ * handlers and those behind gateways. A process of its own asks each group of questions, and reports its answers one by
+ * one through a pipe. The command kills a process that reports nothing for too long: whatever a resolver or a client
+ * library does, the command ends.
  *
  * Invariants: a file with a mistake has no answers: the command prints either the mistakes or the promises. Asking
  * changes nothing (but PostgreSQL's timeline is noted, as always, and an outbox loses a number), reads no message,
@@ -22,6 +22,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,7 +58,7 @@ enum result { OK, WARNING, FAILED, ASKING };
 /* An answer, or (ASKING) the question that is asked now. It fits into a pipe in one piece. */
 struct answer {
     enum result result;
-    size_t about; /* a place in the file: the routes, then the outboxes; THE_STORE: the store */
+    size_t about; /* a place in the file: the routes, the outboxes, then the gateways; THE_STORE: the store */
     char question[96];
     char text[900];
 };
@@ -84,9 +85,23 @@ static const struct semel_route *route_of(const struct asker *asker)
     return &asker->conf->routes[asker->about];
 }
 
+/* NULL: it is something else. */
 static const struct semel_conf_outbox *outbox_at(const struct semel_conf *conf, size_t about)
 {
-    return about != THE_STORE && about >= conf->n_routes ? &conf->outboxes[about - conf->n_routes] : NULL;
+    return about >= conf->n_routes && about - conf->n_routes < conf->n_outboxes
+               ? &conf->outboxes[about - conf->n_routes]
+               : NULL;
+}
+
+static const struct semel_conf_gateway *gateway_at(const struct semel_conf *conf, size_t about)
+{
+    const size_t before = conf->n_routes + conf->n_outboxes;
+    return about >= before && about - before < conf->n_gateways ? &conf->gateways[about - before] : NULL;
+}
+
+static size_t places(const struct semel_conf *conf)
+{
+    return conf->n_routes + conf->n_outboxes + conf->n_gateways;
 }
 
 static void put(const struct asker *asker, const struct answer *answer)
@@ -179,10 +194,16 @@ static bool needs_positions(const struct semel_conf *conf)
 
 static void ask_rights(const struct asker *asker, struct semel_store *store)
 {
+    const struct semel_conf *conf = asker->conf;
+    static const char *const who[] = {"routes", "routes and relays", "routes and gateways",
+                                      "routes, relays and gateways"};
+    const struct semel_pg_needs needs = {.positions = needs_positions(conf),
+                                         .relays = conf->n_outboxes > 0,
+                                         .gateways = conf->n_gateways > 0};
     struct semel_pg_rights rights = {0};
     struct semel_error err;
     ask(asker, "rights");
-    if (semel__pg_rights(store, needs_positions(asker->conf), asker->conf->n_outboxes > 0, &rights, &err) != SEMEL_OK) {
+    if (semel__pg_rights(store, &needs, &rights, &err) != SEMEL_OK) {
         report(asker, FAILED, "rights", "cannot be asked: %s", err.text);
         return;
     }
@@ -190,8 +211,8 @@ static void ask_rights(const struct asker *asker, struct semel_store *store)
         report(asker, FAILED, "rights", "role %s lacks %s; sql/postgres/roles.sql grants a worker what it needs",
                rights.role, rights.missing);
     else
-        report(asker, OK, "rights", "role %s may do what %s", rights.role,
-               asker->conf->n_outboxes == 0 ? "routes need" : "routes and relays need");
+        report(asker, OK, "rights", "role %s may do what %s need", rights.role,
+               who[(needs.relays ? 1 : 0) + (needs.gateways ? 2 : 0)]);
     if (rights.public_writable)
         report(asker, WARNING, "public",
                "everybody may create functions in the schema public, which your statements may call unawares: "
@@ -670,6 +691,37 @@ static void ask_handler(struct asker *asker)
     }
 }
 
+/* ---- what is behind gateways ---------------------------------------------------------------------- */
+
+static void ask_socket(const struct asker *asker, const char *question, const char *path)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    struct addrinfo at = {.ai_family = AF_UNIX,
+                          .ai_socktype = SOCK_STREAM,
+                          .ai_addr = (struct sockaddr *)&un,
+                          .ai_addrlen = sizeof un};
+    ask(asker, question);
+    snprintf(un.sun_path, sizeof un.sun_path, "%s", path);
+    if (connects(&at, semel__steady_us() + ASK_MS * INT64_C(1000)))
+        report(asker, OK, question, "%s accepts connections", path);
+    else
+        report(asker, FAILED, question, "cannot be reached: %s: %s", path, cli_errno());
+}
+
+static void ask_gateway(struct asker *asker)
+{
+    const struct semel_conf_gateway *g = gateway_at(asker->conf, asker->about);
+    if (strncmp(g->upstream.url.p, "unix:", 5) == 0)
+        ask_socket(asker, "upstream", g->upstream.url.p + 5);
+    else
+        ask_server(asker, "upstream", g->upstream.url);
+    if (semel__str_given(g->caller.check))
+        ask_server(asker, "check", g->caller.check);
+    for (size_t i = 0; i < g->n_guard; i++)
+        if (semel__str_given(g->guard[i].reconcile))
+            ask_server(asker, "reconcile", g->guard[i].reconcile);
+}
+
 /* ---- asking, and what came of it ----------------------------------------------------------------- */
 
 typedef void (*group_fn)(struct asker *asker);
@@ -773,6 +825,8 @@ static bool ask_all(struct cli *cli, const struct semel_conf *conf, struct answe
         ok = ask_group(cli, &asker, ask_source, all) && ask_group(cli, &asker, ask_handler, all);
     for (; ok && asker.about < conf->n_routes + conf->n_outboxes; asker.about++)
         ok = ask_group(cli, &asker, ask_sink, all);
+    for (; ok && asker.about < places(conf); asker.about++)
+        ok = ask_group(cli, &asker, ask_gateway, all);
     return ok;
 }
 
@@ -783,7 +837,7 @@ static bool sort_by_place(struct cli *cli, const struct semel_conf *conf, struct
     size_t n = 0;
     if (sorted == NULL)
         return false;
-    for (size_t i = 0; i <= conf->n_routes + conf->n_outboxes; i++)
+    for (size_t i = 0; i <= places(conf); i++)
         for (size_t k = 0; k < all->n; k++)
             if (all->at[k]->about == (i == 0 ? THE_STORE : i - 1))
                 sorted[n++] = all->at[k];
@@ -905,9 +959,10 @@ static void say_gateway(const struct cli *cli, const struct semel_conf_gateway *
 static struct semel_str name_at(const struct semel_conf *conf, size_t about)
 {
     const struct semel_conf_outbox *outbox = outbox_at(conf, about);
+    const struct semel_conf_gateway *gateway = gateway_at(conf, about);
     if (about == THE_STORE)
         return (struct semel_str){0};
-    return outbox != NULL ? outbox->name : conf->routes[about].name;
+    return outbox != NULL ? outbox->name : gateway != NULL ? gateway->name : conf->routes[about].name;
 }
 
 static void say_answers(const struct cli *cli, const struct answers *online)
@@ -916,9 +971,10 @@ static void say_answers(const struct cli *cli, const struct answers *online)
         const struct answer *a = online->at[i];
         bool store = a->about == THE_STORE;
         cli_say(cli, "%-8s %s%s: %s: %s", result_names[a->result],
-                store                                       ? "store"
-                : outbox_at(online->conf, a->about) != NULL ? "outbox "
-                                                            : "route ",
+                store                                        ? "store"
+                : outbox_at(online->conf, a->about) != NULL  ? "outbox "
+                : gateway_at(online->conf, a->about) != NULL ? "gateway "
+                                                             : "route ",
                 store ? "" : name_at(online->conf, a->about).p, a->question, a->text);
     }
 }
@@ -1019,10 +1075,11 @@ static void fill_answer(struct semel_object *one, const void *ctx, size_t i)
 {
     const struct answers *online = ctx;
     const struct answer *a = online->at[i];
-    const bool outbox = outbox_at(online->conf, a->about) != NULL;
-    const struct semel_str name = name_at(online->conf, a->about);
-    semel__object_text(one, "route", outbox ? (struct semel_str){0} : name);
-    semel__object_text(one, "outbox", outbox ? name : (struct semel_str){0});
+    const bool outbox = outbox_at(online->conf, a->about) != NULL, gateway = gateway_at(online->conf, a->about) != NULL;
+    const struct semel_str name = name_at(online->conf, a->about), none = {0};
+    semel__object_text(one, "route", outbox || gateway ? none : name);
+    semel__object_text(one, "outbox", outbox ? name : none);
+    semel__object_text(one, "gateway", gateway ? name : none);
     semel__object_text(one, "question", semel__str(a->question));
     semel__object_text(one, "result", semel__str(result_names[a->result]));
     semel__object_text(one, "text", semel__str(a->text));
@@ -1136,9 +1193,10 @@ const struct cli_command cli_check = {
         "right\n"
         "types, and an index that fits; whether topics and queues are there, and the broker\n"
         "keeps messages no longer than the settings say (if it does, keep.completed must cover that); whether\n"
-        "servers of handlers accept connections (nothing is sent), and programs can be run; for an outbox, whether\n"
-        "its destinations are there, its numbers keep the order, and the relay can see who has drawn one. Nothing\n"
-        "is changed, no message is read, and no event is sent. No question waits much longer than 5 seconds.\n"
+        "servers of handlers and those behind gateways accept connections (nothing is sent), and programs can be\n"
+        "run; for an outbox, whether its destinations are there, its numbers keep the order, and the relay can see\n"
+        "who has drawn one. Nothing is changed, no message is read, and no event is sent. No question waits much\n"
+        "longer than 5 seconds.\n"
         "Exit code 1: there are mistakes, the file cannot be read, or an answer is `failed`.\n"
         "\n"
         "Examples\n"

@@ -58,6 +58,7 @@ struct cli {
     const char *program;      /* argv[0], for commands that start themselves again */
     bool json;                /* --json was given */
     bool tty;                 /* stdout is a terminal */
+    bool color;               /* it is, and takes colours */
     struct semel_arena arena; /* for one run of the program */
 };
 
@@ -81,9 +82,13 @@ extern const struct cli_command cli_reconcile; /* a child of inbox */
 
 /* "semel: TEXT" on stderr, one line whose control characters are replaced; returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *fmt, ...);
+/* "s" behind what there is not one of: "1 message", "2 messages". */
+#define CLI_S(n) ((n) == 1 ? "" : "s")
 /* "DOING: TEXT" for a status of the store or of core. The exit code follows from it: STORE when the world fails,
  * REFUSED when the call is not allowed, FAILED when nobody knows. */
 int cli_fail_error(semel_status status, const struct semel_error *err, const char *doing);
+/* The same where INVALID and PERMANENT mean that a name on the command line cannot be one: USAGE, the text alone. */
+int cli_fail_name(semel_status status, const struct semel_error *err, const char *doing);
 /* Who acts, for the audit: $SEMEL_USER, else login@host, in the arena. 0, or an exit code. */
 int cli_who(struct cli *cli, struct semel_str *ret);
 /* What errno says, in words. */
@@ -122,9 +127,11 @@ bool cli_interrupted(int64_t wait_us);
 /* Waits until stdin has something to read; false: a signal came, or wait_us are over. */
 bool cli_stdin_ready(int64_t wait_us);
 
-/* "1200 messages, 400/s, 24%, 9s left" on stderr, if that is a terminal, some times per second. */
+/* "1200 messages, 400/s, 24%, 9s left" on stderr: some times per second if that is a terminal; with --progress also
+ * elsewhere, a line per second. */
 struct cli_progress {
     int64_t began_us, shown_us; /* 0: not yet */
+    bool always;                /* --progress */
 };
 /* `part` of the whole is done, from 0 to 1; below 0: nobody knows how much there is. */
 void cli_progress_show(struct cli_progress *progress, int64_t done, const char *what, double part);
@@ -175,7 +182,7 @@ bool cli_store_is_sqlite(const char *url);
 /* ---- tables ---- */
 
 struct cli_table;
-enum cli_type { CLI_TEXT, CLI_NUMBER, CLI_TIME };
+enum cli_type { CLI_TEXT, CLI_NUMBER, CLI_TIME, CLI_STATUS }; /* STATUS: a text, in its colour */
 struct cli_column {
     const char *name; /* of the JSON member; upper case is the heading */
     enum cli_type type;
@@ -183,8 +190,8 @@ struct cli_column {
 };
 /* NULL: no memory. */
 struct cli_table *cli_table_new(const struct cli *cli, const struct cli_column *columns, size_t n);
-/* Values fill the columns from left to right, then the next row. TIME is microseconds; SEMEL_NONE and "not given" are
- * blank, and null in JSON. */
+/* Values fill the columns from left to right, then the next row. TIME is microseconds, for people "3 min ago";
+ * SEMEL_NONE and "not given" are blank, and null in JSON. */
 void cli_table_text(struct cli_table *table, struct semel_str value);
 void cli_table_number(struct cli_table *table, int64_t value);
 void cli_table_fixed(struct cli_table *table, double value, int digits);
@@ -219,8 +226,34 @@ struct cli_rows {
     struct semel_str (*cell)(size_t column, const void *ctx, size_t row, int64_t *ret_number);
     const void *ctx;
     size_t n;
+    const char *none;                                      /* what is said where there are no rows; NULL: nothing */
+    void (*json)(struct semel_buf *buf, const void *rows); /* the document for --json; NULL: the table as JSON */
 };
 int cli_rows_print(const struct cli *cli, const struct cli_rows *rows);
+
+/* One row: as JSON; or its fields, then why it is as it is and what to do about it. */
+struct cli_shown {
+    const void *facts;
+    void (*json)(struct semel_buf *buf, const void *facts);
+    void (*say)(const struct cli *cli, const void *facts);
+    void (*explain)(const void *facts, struct semel_buf *why, struct semel_buf *next);
+};
+int cli_shown_print(const struct cli *cli, const struct cli_shown *shown);
+
+/* Does one thing after the other, and no more where the store fails. All done: 0. None done: what the first one met.
+ * Some done: FAILED, not all of it. */
+int cli_each(size_t n, int (*one)(void *ctx, size_t i), void *ctx);
+/* The reason of a command, checked with all that it was given. 0, or an exit code. */
+struct semel_instruction;
+int cli_instruction_read(const struct cli_args *args, struct semel_instruction *given);
+/* semel inbox retry --payloads: corrected copies, by lines (correct.c). */
+int cli_correct_lines(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
+                      const struct semel_instruction *given);
+#define CLI_REASON_OPTIONS                                                                               \
+    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"}, \
+    {                                                                                                    \
+        "dry-run", 0, NULL, "say what would happen, and change nothing"                                  \
+    }
 
 /* A line "NAME  VALUE" of one row; what is not given is left out. */
 void cli_field(const struct cli *cli, const char *name, struct semel_str value);
@@ -230,10 +263,10 @@ void cli_field_payload(const struct cli *cli, struct semel_str payload);
 #define CLI_ACT_MAX 2048
 struct semel_act_line;
 void cli_act_show(const struct semel_act_line *act, char out[CLI_ACT_MAX]);
+/* Says on stderr what was done last to what is not there any more, if that is known. */
+void cli_acts_fail(const struct semel_act_line *acts, size_t n);
 /* All of them, which come newest first, oldest first. */
 void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n);
-/* Text, each line by its own cli_say, which lets no newline pass. */
-void cli_say_lines(const struct cli *cli, const struct semel_buf *buf);
 /* The bytes as they are; on a terminal only text. 0, or an exit code. */
 int cli_payload_print(struct semel_str payload);
 

@@ -2,12 +2,50 @@
  *
  * completion.c: `semel completion`: scripts for bash, zsh and fish, generated from the tables of the commands.
  *
- * Each script finds out which command stands on the line so far, and offers that command's words and options. A script
- * asks nothing of the program, so it stays as it was generated: it is to be generated again after an upgrade.
+ * Each script finds out which command stands on the line so far, and offers that command's words and options; behind
+ * --status the statuses, and behind --consumer the consumers of the store, which `semel completion consumers` prints.
+ * All else stays as it was generated: a script is to be generated again after an upgrade.
  *
  * Invariants: whatever a table says reaches the script between single quotes, escaped as that shell wants it.
  */
+#include "base/error.h"
 #include "cli/frame.h"
+#include "core/relay.h"
+#include "ops/ops.h"
+
+#define CONSUMERS "semel completion consumers 2>/dev/null" /* by $SEMEL_STORE */
+#define WORDS_MAX 256
+#define NAMES_MAX 1000
+
+/* ---- values -------------------------------------------------------------------------------------- */
+
+static void add_word(char out[WORDS_MAX], const char *word)
+{
+    const size_t n = strlen(out);
+    snprintf(out + n, WORDS_MAX - n, "%s%s", n > 0 ? " " : "", word);
+}
+
+/* What may stand behind the option, with blanks between; false: that is not known. */
+static bool words_of(const char *path, const struct cli_option *option, char out[WORDS_MAX])
+{
+    out[0] = '\0';
+    if (strcmp(option->name, "status") != 0 || option->value == NULL)
+        return false;
+    if (strncmp(path, "outbox", 6) == 0)
+        for (enum semel_event_status s = SEMEL_EVENT_CREATED; s <= SEMEL_EVENT_PUBLISHED; s++)
+            add_word(out, semel__event_status_name(s));
+    else if (strncmp(path, "keys", 4) == 0)
+        add_word(out, "processing unknown completed");
+    else
+        for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++)
+            add_word(out, semel__row_status_name(s));
+    return true;
+}
+
+static bool is_consumer(const struct cli_option *option)
+{
+    return strcmp(option->name, "consumer") == 0 && option->value != NULL;
+}
 
 /* ---- quoting ------------------------------------------------------------------------------------- */
 
@@ -61,13 +99,33 @@ static void bash_words(void *ctx, const char *path, const struct cli_command *co
     fputs("' ;;\n", stdout);
 }
 
+/* 'inbox ls --status' | 'inbox ls -s') values='...' ;; */
+static void bash_values(void *ctx, const char *path, const struct cli_command *command)
+{
+    const struct cli_option *option;
+    char words[WORDS_MAX];
+    (void)ctx;
+    for (size_t i = 0; (option = cli_option_at(command, i)) != NULL; i++) {
+        const bool known = words_of(path, option, words);
+        if (!known && !is_consumer(option))
+            continue;
+        printf("    '%s --%s'", path, option->name);
+        if (option->letter != 0)
+            printf(" | '%s -%c'", path, option->letter);
+        if (known)
+            printf(") values='%s' ;;\n", words);
+        else
+            printf(") values=$(" CONSUMERS ") ;;\n");
+    }
+}
+
 static void bash(void)
 {
     bool any = false;
     fputs("# bash completion of semel; in ~/.bashrc: source <(semel completion bash)\n"
           "_semel()\n"
           "{\n"
-          "    local cur=${COMP_WORDS[COMP_CWORD]} at='' next words='' i\n"
+          "    local cur=${COMP_WORDS[COMP_CWORD]} at='' next words='' values='' i\n"
           "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
           "        next=\"${at:+$at }${COMP_WORDS[i]}\"\n"
           "        case $next in\n"
@@ -77,6 +135,14 @@ static void bash(void)
     fputs(") at=$next ;;\n"
           "        esac\n"
           "    done\n"
+          "    case \"$at ${COMP_WORDS[COMP_CWORD - 1]}\" in\n",
+          stdout);
+    cli_walk(bash_values, NULL);
+    fputs("    esac\n"
+          "    if [ -n \"$values\" ]; then\n"
+          "        COMPREPLY=($(compgen -W \"$values\" -- \"$cur\"))\n"
+          "        return\n"
+          "    fi\n"
           "    case $at in\n",
           stdout);
     bash_words(NULL, "", &cli_root);
@@ -121,7 +187,7 @@ static void zsh(void)
           "# zsh completion of semel; once: semel completion zsh > \"${fpath[1]}/_semel\"\n"
           "_semel()\n"
           "{\n"
-          "    local at='' next word\n"
+          "    local at='' next word values=''\n"
           "    local -a offers\n"
           "    for word in \"${(@)words[2,CURRENT-1]}\"; do\n"
           "        next=\"${at:+$at }$word\"\n"
@@ -132,6 +198,14 @@ static void zsh(void)
     fputs(") at=$next ;;\n"
           "        esac\n"
           "    done\n"
+          "    case \"$at ${words[CURRENT-1]}\" in\n",
+          stdout);
+    cli_walk(bash_values, NULL);
+    fputs("    esac\n"
+          "    if [ -n \"$values\" ]; then\n"
+          "        compadd -- ${=values}\n"
+          "        return\n"
+          "    fi\n"
           "    case $at in\n",
           stdout);
     zsh_offers(NULL, "", &cli_root);
@@ -180,9 +254,14 @@ static void fish_lines(void *ctx, const char *path, const struct cli_command *co
     for (size_t i = 0; command->children != NULL && command->children[i] != NULL; i++)
         fish_line(path, "-f -a", command->children[i]->name, "", command->children[i]->summary);
     for (size_t i = 0; (option = cli_option_at(command, i)) != NULL; i++) {
-        char more[16];
-        snprintf(more, sizeof(more), "%s%s%.1s", option->value != NULL ? " -r" : "", option->letter != 0 ? " -s " : "",
-                 &option->letter);
+        char more[WORDS_MAX + 64], words[WORDS_MAX];
+        const bool known = words_of(path, option, words);
+        snprintf(more, sizeof(more), "%s%s%.1s%s%s%s", option->value != NULL ? " -r" : "",
+                 option->letter != 0 ? " -s " : "", &option->letter, known || is_consumer(option) ? " -f -a '" : "",
+                 known                 ? words
+                 : is_consumer(option) ? "(" CONSUMERS ")"
+                                       : "",
+                 known || is_consumer(option) ? "'" : "");
         fish_line(path, "-l", option->name, more, option->help);
     }
 }
@@ -210,6 +289,30 @@ static void fish(void)
 
 /* ---- the command --------------------------------------------------------------------------------- */
 
+/* One name per line. */
+static int print_consumers(const struct cli_args *args)
+{
+    struct semel_store *store = NULL;
+    struct semel_error err = {0};
+    struct semel_arena arena;
+    struct semel_str *names = NULL;
+    size_t n = 0;
+    char name[SEMEL_ID_MAX + 1];
+    int code = CLI_OK;
+    const char *url = cli_store_url(args, &code);
+    if (url == NULL || cli_store_try(url, false, &store, &err) != SEMEL_OK)
+        return code != CLI_OK ? code : CLI_STORE;
+    semel__arena_init(&arena, (size_t)1 << 20);
+    if (semel_store_consumers(store, (struct semel_str){0}, NAMES_MAX, &arena, &names, &n, &err) == SEMEL_OK)
+        for (size_t i = 0; i < n; i++) {
+            semel__str_show(name, sizeof name, names[i]);
+            puts(name);
+        }
+    semel__arena_done(&arena);
+    semel_store_close(store);
+    return CLI_OK;
+}
+
 static int run(struct cli *cli, const struct cli_args *args)
 {
     static const struct {
@@ -217,6 +320,8 @@ static int run(struct cli *cli, const struct cli_args *args)
         void (*print)(void);
     } shells[] = {{"bash", bash}, {"zsh", zsh}, {"fish", fish}};
     (void)cli;
+    if (strcmp(cli_operand(args, 0), "consumers") == 0)
+        return print_consumers(args);
     for (size_t i = 0; i < sizeof(shells) / sizeof(shells[0]); i++)
         if (strcmp(cli_operand(args, 0), shells[i].name) == 0) {
             shells[i].print();
@@ -225,14 +330,20 @@ static int run(struct cli *cli, const struct cli_args *args)
     return cli_fail(CLI_USAGE, "there is no completion for '%s'; it must be bash, zsh or fish", cli_operand(args, 0));
 }
 
+static const struct cli_option completion_options[] = {CLI_STORE_OPTION, {NULL, 0, NULL, NULL}};
+
 const struct cli_command cli_completion = {
     .name = "completion",
     .summary = "print a completion script for bash, zsh or fish",
-    .operands = "bash|zsh|fish",
+    .operands = "bash|zsh|fish|consumers",
+    .options = completion_options,
     .operands_min = 1,
     .operands_max = 1,
     .no_json = true,
-    .help = "Examples\n"
+    .help = "The scripts offer commands, options, statuses, and the consumers of the store that $SEMEL_STORE names:\n"
+            "semel completion consumers prints these, one per line.\n"
+            "\n"
+            "Examples\n"
             "  source <(semel completion bash)\n"
             "  semel completion zsh > \"${fpath[1]}/_semel\"\n"
             "  semel completion fish > ~/.config/fish/completions/semel.fish",

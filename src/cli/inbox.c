@@ -95,10 +95,8 @@ static int find(const struct cli_args *args, struct semel_ops *ops, const char *
     *ret_row = NULL;
     semel_status status = semel__ops_find(ops, value(args, "consumer"), value(args, "source"), semel__str(id),
                                           with_payload, &find, &err);
-    if (status == SEMEL_INVALID && err.cls == SEMEL_CLASS_PERMANENT)
-        return cli_fail(CLI_USAGE, "%s", err.text);
     if (status != SEMEL_OK)
-        return cli_fail_error(status, &err, "looking for the message");
+        return cli_fail_name(status, &err, "looking for the message");
     switch (find.found) {
     case SEMEL_FOUND_NONE:
         return report_none(args, ops, id);
@@ -115,21 +113,21 @@ static int find(const struct cli_args *args, struct semel_ops *ops, const char *
 
 /* ---- ls: a page ---------------------------------------------------------------------------------- */
 
-enum column { ID, CONSUMER, SOURCE, TYPE, STATUS, ATTEMPTS, KEY, VERSION, RECEIVED, DUE, CLASS, ERROR, COLUMNS };
+enum column { ID, CONSUMER, SOURCE, TYPE, STATUS, ATTEMPTS, CLASS, ERROR, KEY, VERSION, RECEIVED, DUE, COLUMNS };
 
 static const struct cli_column columns[COLUMNS] = {
     [ID] = {"id", CLI_TEXT, false},
     [CONSUMER] = {"consumer", CLI_TEXT, false},
     [SOURCE] = {"source", CLI_TEXT, false},
     [TYPE] = {"type", CLI_TEXT, true},
-    [STATUS] = {"status", CLI_TEXT, false},
+    [STATUS] = {"status", CLI_STATUS, false},
     [ATTEMPTS] = {"attempts", CLI_NUMBER, false},
+    [CLASS] = {"class", CLI_TEXT, false},
+    [ERROR] = {"error", CLI_TEXT, true},
     [KEY] = {"key", CLI_TEXT, false},
     [VERSION] = {"version", CLI_NUMBER, false},
     [RECEIVED] = {"received", CLI_TIME, false},
     [DUE] = {"due", CLI_TIME, false},
-    [CLASS] = {"class", CLI_TEXT, false},
-    [ERROR] = {"error", CLI_TEXT, true},
 };
 
 static struct semel_str cell(size_t column, const void *ctx, size_t i, int64_t *ret_number)
@@ -157,26 +155,22 @@ static struct semel_str cell(size_t column, const void *ctx, size_t i, int64_t *
     return texts[column];
 }
 
+static void list_json(struct semel_buf *buf, const void *list)
+{
+    semel__ops_json_list(buf, list);
+}
+
 static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *ops, const struct semel_query *query)
 {
     struct semel_error err = {0};
     struct semel_list list;
-    struct semel_buf json;
-    int code = CLI_OK;
     semel_status status = semel__ops_list(ops, query, &list, &err);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "listing the inbox");
-    if (cli->json) {
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_list(&json, &list);
-        code = cli_json_print(&json);
-    } else if (list.n > 0) {
-        code = cli_rows_print(cli, &(struct cli_rows){columns, COLUMNS, cell, &list, list.n});
-    } else {
-        cli_say(cli, "no messages");
-    }
+    int code = cli_rows_print(cli, &(struct cli_rows){columns, COLUMNS, cell, &list, list.n, "no messages", list_json});
     if (list.damaged > 0)
-        cli_fail(code, "%zu rows cannot be read as Semel's and are not listed", list.damaged);
+        cli_fail(code, "%zu row%s cannot be read as Semel's and %s not listed", list.damaged, CLI_S(list.damaged),
+                 list.damaged == 1 ? "is" : "are");
     if (list.more)
         cli_filter_next_number(args, &filters, "inbox ls", query->limit, list.rows[list.n - 1].arrival);
     return code;
@@ -184,48 +178,48 @@ static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *
 
 /* ---- ls: groups ---------------------------------------------------------------------------------- */
 
-static int print_groups(const struct cli *cli, const struct semel_groups *list)
+static struct semel_str group_cell(size_t column, const void *ctx, size_t i, int64_t *ret_number)
+{
+    const struct semel_group *group = &((const struct semel_groups *)ctx)->groups[i];
+    const struct semel_str texts[] = {{0},
+                                      group->consumer,
+                                      semel__str(semel__row_status_name(group->state)),
+                                      group->error_class,
+                                      group->error_text,
+                                      {0},
+                                      {0},
+                                      group->id};
+    *ret_number = column == 0 ? group->n : column == 5 ? group->first_us : group->last_us;
+    return texts[column];
+}
+
+static void groups_json(struct semel_buf *buf, const void *groups)
+{
+    semel__ops_json_groups(buf, groups);
+}
+
+/* The first `n` of them. */
+static int print_groups(const struct cli *cli, const struct semel_groups *groups, size_t n)
 {
     static const struct cli_column heads[] = {
-        {"count", CLI_NUMBER, false}, {"consumer", CLI_TEXT, false}, {"status", CLI_TEXT, false},
+        {"count", CLI_NUMBER, false}, {"consumer", CLI_TEXT, false}, {"status", CLI_STATUS, false},
         {"class", CLI_TEXT, false},   {"error", CLI_TEXT, true},     {"oldest", CLI_TIME, false},
         {"newest", CLI_TIME, false},  {"example", CLI_TEXT, false},
     };
-    struct cli_table *table = cli_table_new(cli, heads, sizeof heads / sizeof heads[0]);
-    for (size_t i = 0; i < list->n && table != NULL; i++) {
-        const struct semel_group *group = &list->groups[i];
-        cli_table_number(table, group->n);
-        cli_table_text(table, group->consumer);
-        cli_table_text(table, semel__str(semel__row_status_name(group->state)));
-        cli_table_text(table, group->error_class);
-        cli_table_text(table, group->error_text);
-        cli_table_number(table, group->first_us);
-        cli_table_number(table, group->last_us);
-        cli_table_text(table, group->id);
-    }
-    return cli_table_print(table);
+    return cli_rows_print(cli, &(struct cli_rows){heads, sizeof heads / sizeof heads[0], group_cell, groups, n,
+                                                  "no messages", groups_json});
 }
 
 static int group(struct cli *cli, struct semel_ops *ops, const struct semel_query *query)
 {
     struct semel_error err = {0};
     struct semel_groups groups;
-    struct semel_buf json;
-    int code = CLI_OK;
     semel_status status = semel__ops_groups(ops, query, &groups, &err);
     if (status == SEMEL_INVALID && query->after != SEMEL_NONE)
         return cli_fail(CLI_USAGE, "--%s", err.text);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "grouping the inbox");
-    if (cli->json) {
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_groups(&json, &groups);
-        code = cli_json_print(&json);
-    } else if (groups.n > 0) {
-        code = print_groups(cli, &groups);
-    } else {
-        cli_say(cli, "no messages");
-    }
+    int code = print_groups(cli, &groups, groups.n);
     if (groups.capped)
         cli_fail(code, "only the first %d messages that match were looked at", SEMEL_GROUPED_MAX);
     return code;
@@ -331,7 +325,8 @@ static int export_all(struct semel_ops *ops, const struct semel_query *query)
             return cli_fail_error(status, &err, "reading the inbox");
     }
     if (all_damaged > 0)
-        return cli_fail(CLI_FAILED, "%zu rows cannot be read as Semel's and are left out", all_damaged);
+        return cli_fail(CLI_FAILED, "%zu row%s cannot be read as Semel's and %s left out", all_damaged,
+                        CLI_S(all_damaged), all_damaged == 1 ? "is" : "are");
     return code;
 }
 
@@ -393,8 +388,8 @@ static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
     cli_field(cli, "error", progress->error_text);
     cli_say(cli, "%-14s%d%s", "attempts", progress->attempts, progress->alone ? ", runs alone" : "");
     if (progress->retries > 0)
-        cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", progress->retries,
-                progress->attempts_before);
+        cli_say(cli, "%-14s%d, with %d attempt%s before the last one", "retries", progress->retries,
+                progress->attempts_before, CLI_S(progress->attempts_before));
     cli_field(cli, "key", row->order_key);
     field_number(cli, "version", row->version);
     cli_field_when(cli, "made", row->message_time_us, f->now_us);
@@ -451,8 +446,8 @@ static void say_history(const struct cli *cli, const struct semel_ops_facts *f)
     }
     for (size_t i = 0; i < h->n_conflicts; i++) {
         cli_time(h->conflicts[i].last_us, at, sizeof at);
-        cli_say(cli, "%-14s%lld times with another payload, last %s", i == 0 ? "conflicts" : "",
-                (long long)h->conflicts[i].n, at);
+        cli_say(cli, "%-14s%lld time%s with another payload, last %s", i == 0 ? "conflicts" : "",
+                (long long)h->conflicts[i].n, CLI_S(h->conflicts[i].n), at);
     }
     if (h->more)
         cli_say(cli, "%-14sthere is more than is shown", "");
@@ -465,31 +460,20 @@ static int print_payload(const struct semel_row *row)
     return cli_payload_print(row->payload);
 }
 
-static int print_all(const struct cli *cli, const struct semel_ops_facts *f)
+static void say_all(const struct cli *cli, const void *facts)
 {
-    struct semel_buf why, next;
-    int code = CLI_OK;
-    if (cli->json) {
-        struct semel_buf json;
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_message(&json, f);
-        return cli_json_print(&json);
-    }
-    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
-    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
-    semel__explain(f, &why, &next);
-    if (why.failed || next.failed) {
-        code = cli_fail(CLI_FAILED, "out of memory");
-    } else {
-        say_row(cli, f);
-        say_history(cli, f);
-        cli_say(cli, "%s", "");
-        cli_say_lines(cli, &why);
-        cli_say_lines(cli, &next);
-    }
-    semel__buf_done(&why);
-    semel__buf_done(&next);
-    return code;
+    say_row(cli, facts);
+    say_history(cli, facts);
+}
+
+static void row_json(struct semel_buf *buf, const void *facts)
+{
+    semel__ops_json_message(buf, facts);
+}
+
+static void explain(const void *facts, struct semel_buf *why, struct semel_buf *next)
+{
+    semel__explain(facts, why, next);
 }
 
 static int report_damaged(const struct cli_args *args, struct semel_ops *ops, const char *id)
@@ -522,7 +506,7 @@ static int show(struct cli *cli, const struct cli_args *args, struct semel_ops *
     if (cli_flag(args, "payload"))
         return print_payload(row);
     semel_status status = semel__ops_facts(ops, row, &facts, &err);
-    return status == SEMEL_OK ? print_all(cli, &facts)
+    return status == SEMEL_OK ? cli_shown_print(cli, &(struct cli_shown){&facts, row_json, say_all, explain})
                               : cli_fail_error(status, &err, "reading what is known of the message");
 }
 
@@ -565,81 +549,85 @@ static const struct cli_command show_command = {
 
 /* ---- retry, discard, resolve: one by one --------------------------------------------------------- */
 
-/* What --reason, --outcome and --force say. 0, or an exit code. */
-static int read_given(const struct cli_args *args, enum semel_command_kind kind, struct semel_instruction *ret)
+/* What --reason, --outcome, --payload and --force say. 0, or an exit code. */
+static int read_given(struct cli *cli, const struct cli_args *args, enum semel_command_kind kind,
+                      struct semel_instruction *ret)
 {
-    struct semel_error err = {0};
-    bool dry = cli_flag(args, "dry-run");
-    *ret = (struct semel_instruction){.kind = kind};
-    ret->force = kind == SEMEL_COMMAND_RETRY && cli_flag(args, "force");
+    const bool retry = kind == SEMEL_COMMAND_RETRY;
+    const char *payload = retry ? cli_value(args, "payload") : NULL;
+    int code = CLI_OK;
+    *ret = (struct semel_instruction){.kind = kind, .force = retry && cli_flag(args, "force")};
     if (kind == SEMEL_COMMAND_RESOLVE)
         ret->outcome = value(args, "outcome");
-    int code = cli_reason(args, !dry, &ret->reason);
-    if (code != CLI_OK)
-        return code;
-    return semel__ops_check(ret, dry, &err) == SEMEL_OK ? CLI_OK : cli_fail(CLI_USAGE, "--%s", err.text);
+    if (retry && (payload != NULL || cli_value(args, "payloads") != NULL))
+        ret->kind = SEMEL_COMMAND_CORRECT;
+    if (payload != NULL)
+        code = cli_input(cli, payload, "the payload", SEMEL_PAYLOAD_HARD_MAX, &ret->payload);
+    return code == CLI_OK ? cli_instruction_read(args, ret) : code;
 }
 
-static int one(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
-               const struct semel_instruction *given, const char *id, struct semel_report *report)
+struct acting {
+    struct cli *cli;
+    const struct cli_args *args;
+    struct semel_ops ops;
+    struct semel_instruction given;
+    struct semel_report *reports;
+    size_t answered;
+};
+
+static int one(void *ctx, size_t i)
 {
+    struct acting *a = ctx;
+    const char *id = cli_operand(a->args, i);
+    struct semel_report *report = &a->reports[a->answered];
     struct semel_row *row = NULL;
     struct semel_error err = {0};
-    int code = find(args, ops, id, false, &row);
+    int code = find(a->args, &a->ops, id, a->given.kind == SEMEL_COMMAND_CORRECT, &row);
     if (code == CLI_OK && row == NULL)
         code = cli_fail(CLI_FAILED, "the row of '%s' cannot be read, and is left alone; semel inbox show says more",
                         id);
     if (code != CLI_OK)
         return code;
-    semel_status status = semel__ops_command(ops, given, row, cli_flag(args, "dry-run"), &report->answer, &err);
+    semel_status status = semel__ops_command(&a->ops, &a->given, row, cli_flag(a->args, "dry-run"), &report->answer,
+                                             &err);
     if (status != SEMEL_OK)
-        return cli_fail_error(status, &err, semel__command_name(given->kind));
+        return cli_fail_error(status, &err, semel__command_name(a->given.kind));
     report->row = row;
+    a->answered++;
     if (report->answer.kind == SEMEL_DID || report->answer.kind == SEMEL_WOULD) {
-        cli_say(cli, "%s %s", id, report->answer.text);
+        cli_say(a->cli, "%s %s", id, report->answer.text);
         return CLI_OK;
     }
     return cli_fail(CLI_REFUSED, "%s %s", id, report->answer.text);
 }
 
-/* All done: 0. None done: what the first one met. Some done: FAILED, not all of it. */
-static int each(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
-                const struct semel_instruction *given)
+static int each(struct acting *a)
 {
-    size_t n = cli_n(args), done = 0, answered = 0;
-    int first = CLI_OK, printed = CLI_OK;
-    struct semel_report *report = semel__arena_alloc(&cli->arena, n, sizeof *report);
-    if (report == NULL)
+    int printed = CLI_OK;
+    a->reports = semel__arena_alloc(&a->cli->arena, cli_n(a->args), sizeof *a->reports);
+    if (a->reports == NULL)
         return cli_fail(CLI_FAILED, "out of memory");
-    for (size_t i = 0; i < n; i++) {
-        report[answered].row = NULL;
-        int code = one(cli, args, ops, given, cli_operand(args, i), &report[answered]);
-        answered += report[answered].row != NULL;
-        done += code == CLI_OK;
-        first = first == CLI_OK ? code : first;
-    }
-    if (cli->json) {
+    int code = cli_each(cli_n(a->args), one, a);
+    if (a->cli->json) {
         struct semel_buf json;
         semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_answers(&json, report, answered);
+        semel__ops_json_answers(&json, a->reports, a->answered);
         printed = cli_json_print(&json);
     }
-    if (printed != CLI_OK)
-        return printed;
-    return first != CLI_OK && done > 0 ? CLI_FAILED : first;
+    return printed != CLI_OK ? printed : code;
 }
 
+/* By their ids; or, without any, by the lines of --payloads. */
 static int one_by_one(struct cli *cli, const struct cli_args *args, enum semel_command_kind kind)
 {
-    struct semel_instruction given;
-    struct semel_ops ops;
-    int code = read_given(args, kind, &given);
+    struct acting a = {.cli = cli, .args = args};
+    int code = read_given(cli, args, kind, &a.given);
     if (code == CLI_OK)
-        code = cli_ops_open(cli, args, true, &ops);
+        code = cli_ops_open(cli, args, true, &a.ops);
     if (code != CLI_OK)
         return code;
-    code = each(cli, args, &ops, &given);
-    cli_ops_close(&ops);
+    code = cli_n(args) > 0 ? each(&a) : cli_correct_lines(cli, args, &a.ops, &a.given);
+    cli_ops_close(&a.ops);
     return code;
 }
 
@@ -655,6 +643,12 @@ struct bulk {
     int64_t reported; /* messages that were not done, by name */
     struct cli_progress progress;
 };
+
+static void say_left(const struct bulk *b, const struct semel_selection *now)
+{
+    cli_say(b->cli, "selection %lld: %lld of %lld message%s %s left", (long long)now->number, (long long)now->left,
+            (long long)now->n, CLI_S(now->n), now->left == 1 ? "is" : "are");
+}
 
 static int confirm(const struct bulk *b)
 {
@@ -674,28 +668,15 @@ static int confirm(const struct bulk *b)
 /* What would be met: how many messages, and of which causes. */
 static int print_count(const struct cli *cli, int64_t total, const struct semel_groups *list)
 {
-    static const struct cli_column heads[] = {
-        {"messages", CLI_NUMBER, false}, {"consumer", CLI_TEXT, false}, {"status", CLI_TEXT, false},
-        {"class", CLI_TEXT, false},      {"error", CLI_TEXT, true},     {"example", CLI_TEXT, false},
-    };
     size_t shown = list->n < GROUPS_SHOWN ? list->n : GROUPS_SHOWN;
+    const char *least = list->n == SEMEL_CAUSES_COUNTED ? "at least " : "";
     if (cli->json)
         return CLI_OK;
-    struct cli_table *table = cli_table_new(cli, heads, sizeof heads / sizeof heads[0]);
-    for (size_t i = 0; i < shown && table != NULL; i++) {
-        const struct semel_group *group = &list->groups[i];
-        cli_table_number(table, group->n);
-        cli_table_text(table, group->consumer);
-        cli_table_text(table, semel__str(semel__row_status_name(group->state)));
-        cli_table_text(table, group->error_class);
-        cli_table_text(table, group->error_text);
-        cli_table_text(table, group->id);
-    }
-    int code = cli_table_print(table);
+    int code = print_groups(cli, list, shown);
     if (list->n > shown)
-        cli_say(cli, "and %zu more causes", list->n - shown);
-    cli_say(cli, "%lld message%s, %zu cause%s", (long long)total, total == 1 ? "" : "s", list->n,
-            list->n == 1 ? "" : "s");
+        cli_say(cli, "and %s%zu more cause%s", least, list->n - shown, CLI_S(list->n - shown));
+    cli_say(cli, "%s%lld message%s, %s%zu cause%s", least, (long long)total, CLI_S(total), least, list->n,
+            CLI_S(list->n));
     return code;
 }
 
@@ -704,8 +685,8 @@ static int print_dry(const struct bulk *b, int64_t total, const struct semel_gro
 {
     struct semel_buf json;
     if (!b->cli->json) {
-        cli_say(b->cli, "would %s up to %lld messages; nothing was changed", semel__command_name(b->kind),
-                (long long)total);
+        cli_say(b->cli, "would %s up to %lld message%s; nothing was changed", semel__command_name(b->kind),
+                (long long)total, CLI_S(total));
         return CLI_OK;
     }
     semel__buf_init(&json, CLI_JSON_MAX);
@@ -747,8 +728,8 @@ static int freeze(struct bulk *b, const struct semel_filter *filter, const struc
     if (b->selection.n == 0)
         return cli_fail(CLI_NOTHING, "no message matches any more");
     /* Said before anything is done to it, so that it can be resumed whatever happens. */
-    fprintf(b->cli->json ? stderr : stdout, "selection %lld: %lld messages\n", (long long)b->selection.number,
-            (long long)b->selection.n);
+    fprintf(b->cli->json ? stderr : stdout, "selection %lld: %lld message%s\n", (long long)b->selection.number,
+            (long long)b->selection.n, CLI_S(b->selection.n));
     fflush(stdout);
     return CLI_OK;
 }
@@ -767,7 +748,7 @@ static int choose(struct bulk *b, bool *ret_dry)
     if (code == CLI_OK && semel__bulk_check(&query.filter, b->kind, &err) != SEMEL_OK)
         code = cli_fail(CLI_USAGE, "--%s", err.text);
     if (code == CLI_OK)
-        code = read_given(b->args, b->kind, &given);
+        code = read_given(b->cli, b->args, b->kind, &given);
     if (code == CLI_OK)
         code = count(b, &query.filter, *ret_dry);
     if (code == CLI_OK && !*ret_dry)
@@ -813,8 +794,7 @@ static int take_up(struct bulk *b, bool *ret_dry)
         return cli_fail(CLI_USAGE, "selection %lld is not for %s: semel inbox %.*s --resume %lld", (long long)number,
                         command, (int)selection->command.n, selection->command.p, (long long)number);
     *ret_dry = cli_flag(b->args, "dry-run");
-    cli_say(b->cli, "selection %lld: %lld of %lld messages are left", (long long)number, (long long)selection->left,
-            (long long)selection->n);
+    say_left(b, selection);
     if (*ret_dry)
         return print_dry(b, selection->left, &(struct semel_groups){0});
     if (selection->left > 0)
@@ -831,7 +811,7 @@ static void show_progress(struct bulk *b, const struct semel_bulk *run)
     int64_t done = 0;
     for (enum semel_answer_kind kind = SEMEL_DID; kind <= SEMEL_REFUSED; kind++)
         done += semel__bulk_n(run, kind);
-    cli_progress_show(&b->progress, done, "messages",
+    cli_progress_show(&b->progress, done, done == 1 ? "message" : "messages",
                       b->selection.left > 0 ? (double)done / (double)b->selection.left : -1);
 }
 
@@ -839,18 +819,20 @@ static void show_progress(struct bulk *b, const struct semel_bulk *run)
 static void report_step(struct bulk *b, const struct semel_bulk *run)
 {
     struct semel_str id, consumer;
-    const struct semel_answer *answer = semel__bulk_answer(run, &id, &consumer);
-    if (answer == NULL)
-        return;
-    if (answer->kind != SEMEL_DID && b->reported++ <= REPORTED_MAX) {
+    const struct semel_answer *answer;
+    size_t i = 0;
+    for (; (answer = semel__bulk_answer(run, i, &id, &consumer)) != NULL; i++) {
         const char *figure = answer->figure[0] != '\0' ? "; " : "";
+        if (answer->kind == SEMEL_DID || b->reported++ > REPORTED_MAX)
+            continue;
         if (b->reported > REPORTED_MAX)
             cli_fail(0, "and more, which are only counted");
         else
             cli_fail(0, "%.*s (%.*s) %s: %s%s%s", (int)id.n, id.p, (int)consumer.n, consumer.p,
                      semel__answer_name(answer->kind), answer->cause, figure, answer->figure);
     }
-    show_progress(b, run);
+    if (i > 0)
+        show_progress(b, run);
 }
 
 static void work(struct bulk *b, struct semel_bulk *run)
@@ -879,6 +861,14 @@ static int end_code(const struct semel_bulk *run)
     return semel__bulk_n(run, SEMEL_DID) > 0 ? CLI_FAILED : CLI_REFUSED;
 }
 
+static struct semel_str cause_cell(size_t column, const void *ctx, size_t i, int64_t *ret_number)
+{
+    const struct semel_cause *cause = &((const struct semel_cause *)ctx)[i];
+    const char *const texts[] = {semel__answer_name(cause->kind), NULL, cause->example, cause->text};
+    *ret_number = cause->n;
+    return semel__str(texts[column]);
+}
+
 static int print_causes(const struct cli *cli, const struct semel_bulk *run)
 {
     static const struct cli_column heads[] = {
@@ -889,14 +879,8 @@ static int print_causes(const struct cli *cli, const struct semel_bulk *run)
     };
     size_t n;
     const struct semel_cause *causes = semel__bulk_causes(run, &n);
-    struct cli_table *table = cli_table_new(cli, heads, sizeof heads / sizeof heads[0]);
-    for (size_t i = 0; i < n && table != NULL; i++) {
-        cli_table_text(table, semel__str(semel__answer_name(causes[i].kind)));
-        cli_table_number(table, causes[i].n);
-        cli_table_text(table, semel__str(causes[i].example));
-        cli_table_text(table, semel__str(causes[i].text));
-    }
-    return cli_table_print(table);
+    return cli_rows_print(cli,
+                          &(struct cli_rows){heads, sizeof heads / sizeof heads[0], cause_cell, causes, n, NULL, NULL});
 }
 
 static int report(struct bulk *b, const struct semel_bulk *run)
@@ -917,8 +901,7 @@ static int report(struct bulk *b, const struct semel_bulk *run)
         printed = cli_json_print(&text);
     } else {
         printed = print_causes(b->cli, run);
-        cli_say(b->cli, "selection %lld: %lld of %lld messages are left", (long long)now.number, (long long)now.left,
-                (long long)now.n);
+        say_left(b, &now);
     }
     if (stopped != NULL)
         cli_fail(code, "%s", cause);
@@ -953,11 +936,15 @@ static int in_bulk(struct cli *cli, const struct cli_args *args, enum semel_comm
 {
     struct bulk b = {.cli = cli, .args = args, .kind = kind, .options.wait_us = SEMEL_BULK_WAIT_US};
     bool retry = kind == SEMEL_COMMAND_RETRY;
-    if (!cli_int(args, "rate", 0, SEMEL_BULK_RATE_MAX, SEMEL_BULK_RATE, &b.options.rate) ||
+    b.progress.always = cli_flag(args, "progress");
+    if (!cli_int(args, "rate", 0, SEMEL_BULK_RATE_MAX, retry ? SEMEL_BULK_RATE : 0, &b.options.rate) ||
         (retry && !cli_duration(args, "wait", SEMEL_BULK_WAIT_US, &b.options.wait_us)))
         return CLI_USAGE;
     if (kind == SEMEL_COMMAND_RESOLVE && cli_value(args, "outcome") != NULL)
         return cli_fail(CLI_USAGE, "--outcome belongs to one message: name it by its id");
+    if (retry && cli_value(args, "payload") != NULL)
+        return cli_fail(CLI_USAGE,
+                        "--payload belongs to one message: name it by its id, or give a group's by --payloads");
     b.options.probe = retry && !cli_flag(args, "no-probe");
     int code = cli_ops_open(cli, args, true, &b.ops);
     if (code != CLI_OK)
@@ -973,8 +960,13 @@ static int run(struct cli *cli, const struct cli_args *args, enum semel_command_
 {
     static const char *const bulk_only[] = {"resume", "rate", "wait"};
     bool retry = kind == SEMEL_COMMAND_RETRY;
-    if (cli_n(args) == 0)
+    bool lines = retry && cli_value(args, "payloads") != NULL;
+    if (cli_n(args) == 0 && !lines)
         return in_bulk(cli, args, kind);
+    if (cli_n(args) > 0 && lines)
+        return cli_fail(CLI_USAGE, "--payloads has the ids in its lines: give ids or --payloads, not both");
+    if (retry && cli_n(args) > 1 && cli_value(args, "payload") != NULL)
+        return cli_fail(CLI_USAGE, "--payload belongs to one message: give a group's by --payloads");
     const char *filter = cli_filter_given(args, &filters);
     for (size_t i = 0; filter == NULL && i < (retry ? 3 : 2); i++)
         filter = cli_value(args, bulk_only[i]) != NULL ? bulk_only[i] : NULL;
@@ -998,17 +990,21 @@ static int run_resolve(struct cli *cli, const struct cli_args *args)
     return run(cli, args, SEMEL_COMMAND_RESOLVE);
 }
 
-#define ACT_OPTIONS                                                                                      \
-    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"}, \
-        {"dry-run", 0, NULL, "say what would happen, and change nothing"}, FILTER_OPTIONS,               \
-        {"resume", 0, "N", "go on with selection N, whoever has made it"},                               \
-        {"rate", 0, "N", "in bulk: at most N messages per second (default 50; 0: no limit)"},            \
-        {"yes", 'y', NULL, "in bulk: do not ask"}, CLI_STORE_OPTION
+#define ACT_OPTIONS                                                                                        \
+    CLI_REASON_OPTIONS, FILTER_OPTIONS, {"resume", 0, "N", "go on with selection N, whoever has made it"}, \
+        {"rate", 0, "N",                                                                                   \
+         "in bulk: at most N messages per second (default: 50 for retry, else no limit; 0: no limit)"},    \
+        {"yes", 'y', NULL, "in bulk: do not ask"},                                                         \
+        {"progress", 0, NULL, "in bulk: show the progress also where stderr is no terminal"}, CLI_STORE_OPTION
 
 static const struct cli_option retry_options[] = {
     ACT_OPTIONS,
     {"force", 0, NULL,
      "also what is older than the retention, has no usable id or field, or waits for a missing version"},
+    {"payload", 0, "TEXT|@FILE|-",
+     "run a copy of the message with this payload instead; the message itself is rejected"},
+    {"payloads", 0, "@FILE|-",
+     "the same for each line {\"id\",\"source\",\"payload\"}, as semel inbox export writes them"},
     {"wait", 0, "DURATION", "in bulk: how long to watch the first one (default 10s)"},
     {"no-probe", 0, NULL, "in bulk: do not try the first one alone"},
     {NULL, 0, NULL, NULL},
@@ -1028,19 +1024,27 @@ static const struct cli_command retry = {
     .operands = "[ID]...",
     .operands_max = 10000,
     .options = retry_options,
-    .help = "With ids, each message is made due at once, with a new budget of attempts; one that died of missing "
-            "versions waits\n"
-            "for them anew, and only --force runs it without, which leaves them stale. With filters instead of ids, "
-            "what matches\n"
-            "is counted, written down as a numbered selection, and worked through: the first message alone, and the "
-            "rest only\n"
-            "when that one did not fail again. A selection that was stopped can be resumed by its number, by anybody.\n"
-            "\n"
-            "Examples:\n"
-            "  semel inbox retry pay-17 --reason 'bank is back'\n"
-            "  semel inbox retry --dead --consumer billing --error timeout --dry-run\n"
-            "  semel inbox retry --dead --consumer billing --error timeout --reason 'ticket 811' --yes\n"
-            "  semel inbox retry --resume 7 --yes",
+    .help =
+        "With ids, each message is made due at once, with a new budget of attempts; one that died of missing "
+        "versions waits\n"
+        "for them anew, and only --force runs it without, which leaves them stale. With filters instead of ids, "
+        "what matches\n"
+        "is counted, written down as a numbered selection, and worked through: the first message alone, and the "
+        "rest only\n"
+        "when that one did not fail again. A selection that was stopped can be resumed by its number, by anybody.\n"
+        "\n"
+        "--payload corrects a dead letter: a copy, whose id ends with ~1, has the new payload and runs; the message\n"
+        "itself is rejected and keeps its payload, and the audit of each names the other. --payloads does that for\n"
+        "a group, line by line; a line whose message is corrected already is left alone.\n"
+        "\n"
+        "Examples:\n"
+        "  semel inbox retry pay-17 --reason 'bank is back'\n"
+        "  semel inbox retry pay-17 --payload @fixed.json --reason 'wrong currency'\n"
+        "  semel inbox export --consumer billing --dead > dead.jsonl   # correct the payloads, then:\n"
+        "  semel inbox retry --consumer billing --payloads @dead.jsonl --reason 'wrong currency'\n"
+        "  semel inbox retry --dead --consumer billing --error timeout --dry-run\n"
+        "  semel inbox retry --dead --consumer billing --error timeout --reason 'ticket 811' --yes\n"
+        "  semel inbox retry --resume 7 --yes",
     .run = run_retry,
 };
 

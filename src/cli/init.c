@@ -124,7 +124,10 @@ static int write_file(const struct cli *cli, const char *path, struct semel_str 
 
 static int run(struct cli *cli, const struct cli_args *args)
 {
-    const char *from = cli_value(args, "from"), *handler = cli_value(args, "do"), *out = cli_value(args, "out");
+    const char *given = cli_value(args, "from"), *from = given;
+    const char *handler = cli_value(args, "do"), *out = cli_value(args, "out");
+    if (from != NULL && strcmp(from, "rabbitmq") == 0) /* what people look for */
+        from = "amqp";
     const struct semel_broker_kind *source = from != NULL ? semel__broker_kind(semel__str(from))
                                                           : semel__broker_kinds[0];
     enum semel_do_kind do_kind = SEMEL_DO_SQL;
@@ -132,7 +135,7 @@ static int run(struct cli *cli, const struct cli_args *args)
     char sources[128];
     list_sources(sources, sizeof(sources));
     if (source == NULL)
-        return cli_fail(CLI_USAGE, "--from is '%s'; it must be %s", from, sources);
+        return cli_fail(CLI_USAGE, "--from is '%s'; it must be %s; RabbitMQ is amqp", given, sources);
     if (handler != NULL && !semel__do_parse(semel__str(handler), &do_kind))
         return cli_fail(CLI_USAGE, "--do is '%s'; it must be sql, http, exec or pull", handler);
     if (cli->json && (out != NULL || from != NULL || handler != NULL || cli_flag(args, "full")))
@@ -153,7 +156,7 @@ static int run(struct cli *cli, const struct cli_args *args)
 }
 
 static const struct cli_option options[] = {
-    {"from", 0, "SOURCE", "where messages come from: kafka (default), amqp, sqs, listen or inbox"},
+    {"from", 0, "SOURCE", "where messages come from: kafka (default), amqp (or rabbitmq), sqs, listen or inbox"},
     {"do", 0, "HANDLER", "what is done with them: sql (default), http, exec or pull"},
     {"full", 0, NULL, "every setting with its meaning, not only those that must be said"},
     {"out", 'o', "FILE", "write to this file, which must not be there yet, instead of stdout"},

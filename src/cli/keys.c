@@ -22,7 +22,7 @@ enum column { SCOPE, KEY, STATUS, CAUSE, RULE, CREATED, UPDATED, LEASE, OWNER, C
 
 static const struct cli_column columns[COLUMNS] = {
     [SCOPE] = {"scope", CLI_TEXT, true},         [KEY] = {"key", CLI_TEXT, false},
-    [STATUS] = {"status", CLI_TEXT, false},      [CAUSE] = {"cause", CLI_TEXT, true},
+    [STATUS] = {"status", CLI_STATUS, false},    [CAUSE] = {"cause", CLI_TEXT, true},
     [RULE] = {"rule", CLI_TEXT, true},           [CREATED] = {"created", CLI_TIME, false},
     [UPDATED] = {"updated", CLI_TIME, false},    [LEASE] = {"lease_until", CLI_TIME, false},
     [OWNER] = {"lease_owner", CLI_TEXT, true},   [CODE] = {"code", CLI_NUMBER, false},
@@ -46,25 +46,20 @@ static struct semel_str cell(size_t column, const void *ctx, size_t i, int64_t *
     return texts[column];
 }
 
+static void list_json(struct semel_buf *buf, const void *keys)
+{
+    semel__ops_json_keys(buf, keys);
+}
+
 static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
                 const struct semel_key_query *query)
 {
     struct semel_error err = {0};
     struct semel_key_list keys;
-    struct semel_buf json;
-    int code = CLI_OK;
     semel_status status = semel__ops_keys(ops, query, &keys, &err);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "listing keys");
-    if (cli->json) {
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_keys(&json, &keys);
-        code = cli_json_print(&json);
-    } else if (keys.n > 0) {
-        code = cli_rows_print(cli, &(struct cli_rows){columns, COLUMNS, cell, &keys, keys.n});
-    } else {
-        cli_say(cli, "no keys");
-    }
+    int code = cli_rows_print(cli, &(struct cli_rows){columns, COLUMNS, cell, &keys, keys.n, "no keys", list_json});
     if (keys.more)
         cli_filter_next(args, &filters, "keys ls", query->limit, semel__str(keys.after));
     return code;
@@ -117,8 +112,9 @@ static const struct cli_command ls = {
 
 /* ---- show ---------------------------------------------------------------------------------------- */
 
-static void say_row(const struct cli *cli, const struct semel_key_facts *f)
+static void say_row(const struct cli *cli, const void *facts)
 {
+    const struct semel_key_facts *f = facts;
     const struct semel_idempotency *row = &f->row->row;
     cli_field(cli, "scope", row->scope);
     cli_field(cli, "key", row->key);
@@ -140,18 +136,25 @@ static void say_row(const struct cli *cli, const struct semel_key_facts *f)
     cli_field_acts(cli, f->acts, f->n_acts);
 }
 
+static void row_json(struct semel_buf *buf, const void *facts)
+{
+    semel__ops_json_key(buf, facts);
+}
+
+static void explain(const void *facts, struct semel_buf *why, struct semel_buf *next)
+{
+    semel__explain_key(facts, why, next);
+}
+
 static int tell_none(const struct semel_key_facts *f)
 {
-    char scope[SEMEL_ID_MAX + 1], key[SEMEL_ID_MAX + 1], act[CLI_ACT_MAX];
+    char scope[SEMEL_ID_MAX + 1], key[SEMEL_ID_MAX + 1];
     semel__str_show(scope, sizeof scope, f->scope);
     semel__str_show(key, sizeof key, f->key);
     int code = cli_fail(CLI_NOTHING,
                         "caller '%s' has no key '%s': it was released, its lifetime is over, or it never was", scope,
                         key);
-    if (f->n_acts > 0) {
-        cli_act_show(&f->acts[0], act);
-        cli_fail(code, "the audit has, last: %s", act);
-    }
+    cli_acts_fail(f->acts, f->n_acts);
     return code;
 }
 
@@ -162,40 +165,6 @@ static int print_body(const struct semel_key_row *row)
     if (row->bytes == SEMEL_NONE)
         return cli_fail(CLI_REFUSED, "the body of this answer is not kept");
     return cli_payload_print(row->row.body);
-}
-
-static int print_all(const struct cli *cli, const struct semel_key_facts *f)
-{
-    struct semel_buf why, next;
-    int code = CLI_OK;
-    if (cli->json) {
-        struct semel_buf json;
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_key(&json, f);
-        return cli_json_print(&json);
-    }
-    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
-    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
-    semel__explain_key(f, &why, &next);
-    if (why.failed || next.failed) {
-        code = cli_fail(CLI_FAILED, "out of memory");
-    } else {
-        say_row(cli, f);
-        cli_say(cli, "%s", "");
-        cli_say_lines(cli, &why);
-        cli_say_lines(cli, &next);
-    }
-    semel__buf_done(&why);
-    semel__buf_done(&next);
-    return code;
-}
-
-/* INVALID and PERMANENT: what was given can be no scope or key. */
-static int fail_name(semel_status status, const struct semel_error *err, const char *doing)
-{
-    if (status == SEMEL_INVALID && err->cls == SEMEL_CLASS_PERMANENT)
-        return cli_fail(CLI_USAGE, "%s", err->text);
-    return cli_fail_error(status, err, doing);
 }
 
 static int run_show(struct cli *cli, const struct cli_args *args)
@@ -212,11 +181,12 @@ static int run_show(struct cli *cli, const struct cli_args *args)
     semel_status status = semel__ops_key(&ops, semel__str(cli_operand(args, 0)), semel__str(cli_operand(args, 1)),
                                          body || headers, &facts, &err);
     if (status != SEMEL_OK)
-        code = fail_name(status, &err, "looking for the key");
+        code = cli_fail_name(status, &err, "looking for the key");
     else if (facts.row == NULL)
         code = tell_none(&facts);
     else
-        code = body ? print_body(facts.row) : print_all(cli, &facts);
+        code = body ? print_body(facts.row)
+                    : cli_shown_print(cli, &(struct cli_shown){&facts, row_json, say_row, explain});
     cli_ops_close(&ops);
     return code;
 }
@@ -259,7 +229,7 @@ static int act(struct cli *cli, const struct cli_args *args, const struct semel_
                                                  cli_flag(args, "dry-run"), &told, &err);
     cli_ops_close(&ops);
     if (status != SEMEL_OK)
-        return fail_name(status, &err, semel__command_name(given->kind));
+        return cli_fail_name(status, &err, semel__command_name(given->kind));
     semel__str_show(shown, sizeof shown, semel__str(key));
     if (told.kind == SEMEL_DID || told.kind == SEMEL_WOULD)
         cli_say(cli, "%s %s", shown, told.text);
@@ -305,12 +275,11 @@ static int run_discard(struct cli *cli, const struct cli_args *args)
                &(struct semel_key_instruction){.kind = SEMEL_COMMAND_DISCARD, .code = SEMEL_NONE, .token = SEMEL_NONE});
 }
 
-#define ACT_OPTIONS                                                                                      \
-    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"}, \
-        {"force", 0, NULL, "also while its request is running: then its work may be done twice"},        \
-        {"dry-run", 0, NULL, "say what would happen, and change nothing"}, CLI_STORE_OPTION,             \
-    {                                                                                                    \
-        NULL, 0, NULL, NULL                                                                              \
+#define ACT_OPTIONS                                                                               \
+    CLI_REASON_OPTIONS, CLI_STORE_OPTION,                                                         \
+        {"force", 0, NULL, "also while its request is running: then its work may be done twice"}, \
+    {                                                                                             \
+        NULL, 0, NULL, NULL                                                                       \
     }
 
 static const struct cli_option resolve_options[] = {

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/frame.h"
@@ -41,6 +42,13 @@ static void keep_standard_descriptors(void)
             _exit(CLI_FAILED);
 }
 
+/* https://no-color.org */
+static bool takes_colors(bool tty)
+{
+    const char *none = getenv("NO_COLOR"), *term = getenv("TERM"); /* NOLINT(concurrency-mt-unsafe): no threads */
+    return tty && (none == NULL || none[0] == '\0') && term != NULL && strcmp(term, "dumb") != 0;
+}
+
 static int run(struct cli *cli, int argc, char **argv)
 {
     struct cli_args args;
@@ -63,6 +71,7 @@ int main(int argc, char **argv)
     /* NOLINTNEXTLINE(concurrency-mt-unsafe): there are no threads */
     setlocale(LC_CTYPE, "C.UTF-8");
     struct cli cli = {.program = argc > 0 ? argv[0] : "semel", .tty = isatty(STDOUT_FILENO) == 1};
+    cli.color = takes_colors(cli.tty);
     semel__arena_init(&cli.arena, ARENA_MAX);
     int code = cli_finish(run(&cli, argc, argv));
     semel__arena_done(&cli.arena);

@@ -41,19 +41,19 @@ static int read_query(const struct cli_args *args, bool pages, struct semel_even
 
 /* ---- ls ------------------------------------------------------------------------------------------ */
 
-enum column { ID, STATUS, AGGREGATETYPE, AGGREGATEID, TYPE, DESTINATION, ATTEMPTS, CREATED, DUE, ERROR, COLUMNS };
+enum column { ID, STATUS, AGGREGATETYPE, AGGREGATEID, TYPE, DESTINATION, ATTEMPTS, ERROR, CREATED, DUE, COLUMNS };
 
 static const struct cli_column columns[COLUMNS] = {
     [ID] = {"id", CLI_TEXT, false},
-    [STATUS] = {"status", CLI_TEXT, false},
+    [STATUS] = {"status", CLI_STATUS, false},
     [AGGREGATETYPE] = {"aggregatetype", CLI_TEXT, true},
     [AGGREGATEID] = {"aggregateid", CLI_TEXT, true},
     [TYPE] = {"type", CLI_TEXT, true},
     [DESTINATION] = {"destination", CLI_TEXT, true},
     [ATTEMPTS] = {"attempts", CLI_NUMBER, false},
+    [ERROR] = {"error", CLI_TEXT, true},
     [CREATED] = {"created", CLI_TIME, false},
     [DUE] = {"due", CLI_TIME, false},
-    [ERROR] = {"error", CLI_TEXT, true},
 };
 
 static struct semel_str cell(size_t column, const void *ctx, size_t i, int64_t *ret_number)
@@ -73,25 +73,21 @@ static struct semel_str cell(size_t column, const void *ctx, size_t i, int64_t *
     return texts[column];
 }
 
+static void list_json(struct semel_buf *buf, const void *events)
+{
+    semel__ops_json_events(buf, events);
+}
+
 static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
                 const struct semel_event_query *query)
 {
     struct semel_error err = {0};
     struct semel_events events;
-    struct semel_buf json;
-    int code = CLI_OK;
     semel_status status = semel__ops_events(ops, query, &events, &err);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "listing the outbox");
-    if (cli->json) {
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_events(&json, &events);
-        code = cli_json_print(&json);
-    } else if (events.n > 0) {
-        code = cli_rows_print(cli, &(struct cli_rows){columns, COLUMNS, cell, &events, events.n});
-    } else {
-        cli_say(cli, "no events");
-    }
+    int code = cli_rows_print(cli,
+                              &(struct cli_rows){columns, COLUMNS, cell, &events, events.n, "no events", list_json});
     if (events.more)
         cli_filter_next_number(args, &filters, "outbox ls", query->limit, events.rows[events.n - 1].seq);
     return code;
@@ -138,8 +134,9 @@ static const struct cli_command ls = {
 
 /* ---- show ---------------------------------------------------------------------------------------- */
 
-static void say_row(const struct cli *cli, const struct semel_event_facts *f)
+static void say_row(const struct cli *cli, const void *facts)
 {
+    const struct semel_event_facts *f = facts;
     const struct semel_event_row *row = f->row;
     cli_field(cli, "id", row->id);
     cli_field(cli, "status", semel__str(semel__event_status_name(row->status)));
@@ -162,18 +159,17 @@ static void say_row(const struct cli *cli, const struct semel_event_facts *f)
         cli_say(cli, "%-14snone: a tombstone", "payload");
     else
         cli_field_payload(cli, row->payload);
+    cli_field_acts(cli, f->acts, f->n_acts);
 }
 
-/* No such event; but what was done to it may be in the audit. */
-static int tell_none(const char *id, const struct semel_event_facts *f)
+static void row_json(struct semel_buf *buf, const void *facts)
 {
-    char act[CLI_ACT_MAX];
-    int code = cli_fail(CLI_NOTHING, "there is no event '%s': it was published or discarded, or never was", id);
-    if (f->n_acts > 0) {
-        cli_act_show(&f->acts[0], act);
-        cli_fail(code, "the audit has, last: %s", act);
-    }
-    return code;
+    semel__ops_json_event(buf, facts);
+}
+
+static void explain(const void *facts, struct semel_buf *why, struct semel_buf *next)
+{
+    semel__explain_event(facts, why, next);
 }
 
 static int print_payload(const struct semel_event_row *row)
@@ -181,33 +177,6 @@ static int print_payload(const struct semel_event_row *row)
     if (row->bytes == SEMEL_NONE)
         return cli_fail(CLI_REFUSED, "this event has no payload: it is a tombstone");
     return cli_payload_print(row->payload);
-}
-
-static int print_all(const struct cli *cli, const struct semel_event_facts *f)
-{
-    struct semel_buf why, next;
-    int code = CLI_OK;
-    if (cli->json) {
-        struct semel_buf json;
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_event(&json, f);
-        return cli_json_print(&json);
-    }
-    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
-    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
-    semel__explain_event(f, &why, &next);
-    if (why.failed || next.failed) {
-        code = cli_fail(CLI_FAILED, "out of memory");
-    } else {
-        say_row(cli, f);
-        cli_field_acts(cli, f->acts, f->n_acts);
-        cli_say(cli, "%s", "");
-        cli_say_lines(cli, &why);
-        cli_say_lines(cli, &next);
-    }
-    semel__buf_done(&why);
-    semel__buf_done(&next);
-    return code;
 }
 
 static int run_show(struct cli *cli, const struct cli_args *args)
@@ -222,14 +191,16 @@ static int run_show(struct cli *cli, const struct cli_args *args)
     if (code != CLI_OK)
         return code;
     semel_status status = semel__ops_event(&ops, semel__str(id), &facts, &err);
-    if (status == SEMEL_INVALID && err.cls == SEMEL_CLASS_PERMANENT)
-        code = cli_fail(CLI_USAGE, "%s", err.text);
-    else if (status != SEMEL_OK)
-        code = cli_fail_error(status, &err, "looking for the event");
-    else if (facts.row == NULL)
-        code = tell_none(id, &facts);
-    else
-        code = cli_flag(args, "payload") ? print_payload(facts.row) : print_all(cli, &facts);
+    if (status != SEMEL_OK) {
+        code = cli_fail_name(status, &err, "looking for the event");
+    } else if (facts.row == NULL) {
+        code = cli_fail(CLI_NOTHING, "there is no event '%s': it was published or discarded, or never was", id);
+        cli_acts_fail(facts.acts, facts.n_acts);
+    } else {
+        code = cli_flag(args, "payload")
+                   ? print_payload(facts.row)
+                   : cli_shown_print(cli, &(struct cli_shown){&facts, row_json, say_row, explain});
+    }
     cli_ops_close(&ops);
     return code;
 }
@@ -257,32 +228,26 @@ static const struct cli_command show_command = {
 
 /* ---- retry, discard ------------------------------------------------------------------------------ */
 
-static int read_given(const struct cli_args *args, enum semel_command_kind kind, struct semel_instruction *ret)
-{
-    struct semel_error err = {0};
-    const bool dry = cli_flag(args, "dry-run");
-    *ret = (struct semel_instruction){.kind = kind};
-    int code = cli_reason(args, !dry, &ret->reason);
-    if (code != CLI_OK)
-        return code;
-    return semel__ops_check(ret, dry, &err) == SEMEL_OK ? CLI_OK : cli_fail(CLI_USAGE, "--%s", err.text);
-}
-
 struct acting {
     struct cli *cli;
     const struct cli_args *args;
     struct semel_ops ops;
     struct semel_instruction given;
+    const struct semel_str *ids;
+    struct semel_event_answer *answers;
+    size_t answered;
 };
 
-static int one(struct acting *a, struct semel_str id, struct semel_event_answer *ret)
+static int one(void *ctx, size_t i)
 {
+    struct acting *a = ctx;
     struct semel_error err = {0};
-    semel_status status = semel__ops_event_command(&a->ops, &a->given, id, cli_flag(a->args, "dry-run"), ret, &err);
-    if (status == SEMEL_INVALID && err.cls == SEMEL_CLASS_PERMANENT)
-        return cli_fail(CLI_USAGE, "%s", err.text);
+    struct semel_event_answer *ret = &a->answers[a->answered];
+    semel_status status = semel__ops_event_command(&a->ops, &a->given, a->ids[i], cli_flag(a->args, "dry-run"), ret,
+                                                   &err);
     if (status != SEMEL_OK)
-        return cli_fail_error(status, &err, semel__command_name(a->given.kind));
+        return cli_fail_name(status, &err, semel__command_name(a->given.kind));
+    a->answered++;
     if (ret->kind == SEMEL_DID || ret->kind == SEMEL_WOULD) {
         cli_say(a->cli, "%s %s", ret->id, ret->text);
         return CLI_OK;
@@ -290,32 +255,21 @@ static int one(struct acting *a, struct semel_str id, struct semel_event_answer 
     return cli_fail(ret->judged == SEMEL_EVENT_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", ret->id, ret->text);
 }
 
-/* All done: 0. None done: what the first one met. Some done: FAILED, not all of it. */
 static int each(struct acting *a, const struct semel_str *ids, size_t n)
 {
-    size_t done = 0, answered = 0;
-    int first = CLI_OK, printed = CLI_OK;
-    struct semel_event_answer *answers = semel__arena_alloc(&a->cli->arena, n, sizeof *answers);
-    if (answers == NULL)
+    int printed = CLI_OK;
+    a->ids = ids;
+    a->answers = semel__arena_alloc(&a->cli->arena, n, sizeof *a->answers);
+    if (a->answers == NULL)
         return cli_fail(CLI_FAILED, "out of memory");
-    for (size_t i = 0; i < n; i++) {
-        answers[answered].text = NULL;
-        int code = one(a, ids[i], &answers[answered]);
-        answered += answers[answered].text != NULL;
-        done += code == CLI_OK;
-        first = first == CLI_OK ? code : first;
-        if (code == CLI_STORE)
-            break;
-    }
+    int code = cli_each(n, one, a);
     if (a->cli->json) {
         struct semel_buf json;
         semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_event_answers(&json, answers, answered);
+        semel__ops_json_event_answers(&json, a->answers, a->answered);
         printed = cli_json_print(&json);
     }
-    if (printed != CLI_OK)
-        return printed;
-    return first != CLI_OK && done > 0 ? CLI_FAILED : first;
+    return printed != CLI_OK ? printed : code;
 }
 
 static int act_on_operands(struct acting *a)
@@ -353,11 +307,10 @@ static int act_on_filter(struct acting *a)
         return cli_fail(CLI_FAILED, "out of memory");
     for (size_t i = 0; i < events.n; i++)
         ids[i] = events.rows[i].id;
-    cli_say(a->cli, "%zu event%s match%s; the first: %.*s", events.n, events.n == 1 ? "" : "s",
-            events.n == 1 ? "es" : "", (int)ids[0].n, ids[0].p);
+    cli_say(a->cli, "%zu event%s match%s; the first: %.*s", events.n, CLI_S(events.n), events.n == 1 ? "es" : "",
+            (int)ids[0].n, ids[0].p);
     if (!cli_flag(a->args, "dry-run"))
-        code = cli_confirm(a->args, "%s %zu event%s?", semel__command_name(a->given.kind), events.n,
-                           events.n == 1 ? "" : "s");
+        code = cli_confirm(a->args, "%s %zu event%s?", semel__command_name(a->given.kind), events.n, CLI_S(events.n));
     if (code == CLI_OK)
         code = each(a, ids, events.n);
     if (events.more)
@@ -367,11 +320,11 @@ static int act_on_filter(struct acting *a)
 
 static int run(struct cli *cli, const struct cli_args *args, enum semel_command_kind kind)
 {
-    struct acting a = {.cli = cli, .args = args};
+    struct acting a = {.cli = cli, .args = args, .given.kind = kind};
     const char *chooses = cli_filter_given(args, &filters);
     if (cli_n(args) > 0 && chooses != NULL)
         return cli_fail(CLI_USAGE, "--%s chooses by itself: give ids or filters, not both", chooses);
-    int code = read_given(args, kind, &a.given);
+    int code = cli_instruction_read(args, &a.given);
     if (code == CLI_OK)
         code = cli_ops_open(cli, args, true, &a.ops);
     if (code != CLI_OK)
@@ -392,12 +345,8 @@ static int run_discard(struct cli *cli, const struct cli_args *args)
 }
 
 static const struct cli_option act_options[] = {
-    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"},
-    {"dry-run", 0, NULL, "say what would happen, and change nothing"},
-    FILTER_OPTIONS,
-    {"yes", 'y', NULL, "in bulk: do not ask"},
-    CLI_STORE_OPTION,
-    {NULL, 0, NULL, NULL},
+    CLI_REASON_OPTIONS, FILTER_OPTIONS,        {"yes", 'y', NULL, "in bulk: do not ask"},
+    CLI_STORE_OPTION,   {NULL, 0, NULL, NULL},
 };
 
 static const struct cli_command retry = {

@@ -65,6 +65,22 @@ void cli_walk(void (*each)(void *ctx, const char *path, const struct cli_command
 
 /* ---- complaints ---------------------------------------------------------------------------------- */
 
+/* What other tools call it. */
+static const char *synonym(const struct cli_command *parent, const char *word)
+{
+    static const struct {
+        const char *word, *name;
+    } all[] = {{"list", "ls"},        {"get", "show"},        {"describe", "show"}, {"cat", "show"},
+               {"delete", "discard"}, {"rm", "discard"},      {"skip", "discard"},  {"redrive", "retry"},
+               {"replay", "retry"},   {"requeue", "retry"},   {"dump", "export"},   {"start", "run"},
+               {"serve", "run"},      {"publish", "send"},    {"put", "send"},      {"validate", "check"},
+               {"lint", "check"},     {"upgrade", "migrate"}, {"new", "init"},      {"proxy", "gateway"}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(word, all[i].word) == 0 && cli_child(parent, all[i].name) != NULL)
+            return all[i].name;
+    return NULL;
+}
+
 int cli_no_command(const struct cli_command *parent, const char *path, const char *word)
 {
     const char *names[CLI_OPTIONS_MAX];
@@ -74,7 +90,7 @@ int cli_no_command(const struct cli_command *parent, const char *path, const cha
         assert(n < CLI_OPTIONS_MAX);
         names[n] = parent->children[n]->name;
     }
-    const char *near = semel__nearest(word, names, n);
+    const char *other = synonym(parent, word), *near = other != NULL ? other : semel__nearest(word, names, n);
     if (near != NULL)
         return cli_fail(CLI_USAGE, "there is no command '%s%s%s'; did you mean '%s%s%s'?", path, blank, word, path,
                         blank, near);

@@ -155,7 +155,7 @@ static semel_status write_turn(const struct rewind *r, struct turn *turn, int64_
                                .who = r->who,
                                .what = semel__str(what),
                                .reason = r->reason};
-    semel_status status = semel_store_audit(r->store, &line, now_us, err);
+    semel_status status = semel_store_audit(r->store, &line, 1, now_us, err);
     return status == SEMEL_OK ? semel_store_positions_set(r->store, r->consumer, &turn->position, 1, now_us, err)
                               : status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * rows.c: what `semel inbox`, `semel outbox` and `semel keys` share: filters, the next page, tables of rows, the fields
- * of one row, payloads.
+ * of one row and what is to be done about it, payloads, commands to several.
  *
  * Invariants: nothing of a row reaches a terminal as it is, but a payload that was asked for, and then only text. What
  * is cut is said to be cut.
@@ -108,6 +108,11 @@ void cli_filter_next_number(const struct cli_args *args, const struct cli_filter
 
 /* ---- a table of them ----------------------------------------------------------------------------- */
 
+static bool is_text(const struct cli_column *column)
+{
+    return column->type == CLI_TEXT || column->type == CLI_STATUS;
+}
+
 /* Is there anything in this column? */
 static bool says_something(const struct cli_rows *rows, size_t column)
 {
@@ -115,7 +120,7 @@ static bool says_something(const struct cli_rows *rows, size_t column)
     for (size_t i = 0; i < rows->n && !any; i++) {
         int64_t number = SEMEL_NONE;
         struct semel_str text = rows->cell(column, rows->ctx, i, &number);
-        any = rows->columns[column].type == CLI_TEXT ? text.n > 0 : number != SEMEL_NONE;
+        any = is_text(&rows->columns[column]) ? text.n > 0 : number != SEMEL_NONE;
     }
     return any;
 }
@@ -124,6 +129,16 @@ int cli_rows_print(const struct cli *cli, const struct cli_rows *rows)
 {
     struct cli_column chosen[COLUMNS_MAX];
     size_t which[COLUMNS_MAX], k = 0;
+    struct semel_buf json;
+    if (cli->json && rows->json != NULL) {
+        semel__buf_init(&json, CLI_JSON_MAX);
+        rows->json(&json, rows->ctx);
+        return cli_json_print(&json);
+    }
+    if (rows->n == 0 && rows->none != NULL)
+        cli_say(cli, "%s", rows->none);
+    if (rows->n == 0)
+        return CLI_OK;
     for (size_t c = 0; c < rows->n_columns && k < COLUMNS_MAX; c++)
         if (says_something(rows, c)) {
             chosen[k] = rows->columns[c];
@@ -134,7 +149,7 @@ int cli_rows_print(const struct cli *cli, const struct cli_rows *rows)
         for (size_t c = 0; c < k; c++) {
             int64_t number = SEMEL_NONE;
             struct semel_str text = rows->cell(which[c], rows->ctx, i, &number);
-            if (chosen[c].type == CLI_TEXT)
+            if (is_text(&chosen[c]))
                 cli_table_text(table, text);
             else
                 cli_table_number(table, number);
@@ -182,6 +197,15 @@ void cli_act_show(const struct semel_act_line *act, char out[CLI_ACT_MAX])
     snprintf(out, CLI_ACT_MAX, "%s  %s  %s: %s", at, who, what, why);
 }
 
+void cli_acts_fail(const struct semel_act_line *acts, size_t n)
+{
+    char act[CLI_ACT_MAX];
+    if (n == 0)
+        return;
+    cli_act_show(&acts[0], act);
+    cli_fail(CLI_NOTHING, "the audit has, last: %s", act);
+}
+
 void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n)
 {
     char act[CLI_ACT_MAX];
@@ -191,7 +215,8 @@ void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, si
     }
 }
 
-void cli_say_lines(const struct cli *cli, const struct semel_buf *buf)
+/* Text, each line by its own cli_say, which lets no newline pass. */
+static void say_lines(const struct cli *cli, const struct semel_buf *buf)
 {
     struct semel_str text = semel__buf_str(buf);
     while (text.n > 0) {
@@ -202,6 +227,31 @@ void cli_say_lines(const struct cli *cli, const struct semel_buf *buf)
         text.p += n;
         text.n -= n;
     }
+}
+
+int cli_shown_print(const struct cli *cli, const struct cli_shown *shown)
+{
+    struct semel_buf why, next, json;
+    int code = CLI_OK;
+    if (cli->json) {
+        semel__buf_init(&json, CLI_JSON_MAX);
+        shown->json(&json, shown->facts);
+        return cli_json_print(&json);
+    }
+    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
+    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
+    shown->explain(shown->facts, &why, &next);
+    if (why.failed || next.failed) {
+        code = cli_fail(CLI_FAILED, "out of memory");
+    } else {
+        shown->say(cli, shown->facts);
+        cli_say(cli, "%s", "");
+        say_lines(cli, &why);
+        say_lines(cli, &next);
+    }
+    semel__buf_done(&why);
+    semel__buf_done(&next);
+    return code;
 }
 
 int cli_payload_print(struct semel_str payload)
@@ -220,4 +270,30 @@ int cli_payload_print(struct semel_str payload)
     if (payload.n > 0)
         fwrite(payload.p, 1, payload.n, stdout);
     return CLI_OK;
+}
+
+/* ---- commands to them ---------------------------------------------------------------------------- */
+
+int cli_each(size_t n, int (*one)(void *ctx, size_t i), void *ctx)
+{
+    size_t done = 0;
+    int first = CLI_OK;
+    for (size_t i = 0; i < n; i++) {
+        int code = one(ctx, i);
+        done += code == CLI_OK;
+        first = first == CLI_OK ? code : first;
+        if (code == CLI_STORE)
+            break;
+    }
+    return first != CLI_OK && done > 0 ? CLI_FAILED : first;
+}
+
+int cli_instruction_read(const struct cli_args *args, struct semel_instruction *given)
+{
+    struct semel_error err = {0};
+    const bool dry = cli_flag(args, "dry-run");
+    int code = cli_reason(args, !dry, &given->reason);
+    if (code != CLI_OK)
+        return code;
+    return semel__ops_check(given, dry, &err) == SEMEL_OK ? CLI_OK : cli_fail(CLI_USAGE, "--%s", err.text);
 }

@@ -325,10 +325,7 @@ struct lines {
 /* The place of this id in the table: its own, or a free one. */
 static size_t place_of(const struct lines *run, const struct semel_msg *msg)
 {
-    uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
-    for (size_t i = 0; i < msg->id.n; i++)
-        hash = (hash ^ (unsigned char)msg->id.p[i]) * UINT64_C(1099511628211);
-    size_t at = (size_t)(hash ^ hash >> 32) % TABLE;
+    size_t at = (size_t)semel__str_hash(0, msg->id) % TABLE;
     while (run->table[at] != 0 && (!semel__str_eq(run->msgs[run->table[at] - 1].id, msg->id) ||
                                    !semel__str_eq(run->msgs[run->table[at] - 1].source, msg->source)))
         at = (at + 1) % TABLE;
@@ -669,7 +666,7 @@ static const struct cli_option options[] = {
     {"header", 0, "NAME=VALUE...", "a header; may be given several times"},
     {"time", 0, "TIME", "when the event was made, as 2026-11-15T22:48:07Z (default: from the id, if it holds one)"},
     {"not-before", 0, "TIME", "do not run it before this time, at most ten years ahead (default: at once)"},
-    {"lines", 0, NULL, "read messages from stdin, one JSON object a line"},
+    {"lines", 0, NULL, "read messages from stdin, one JSON object per line"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -681,8 +678,8 @@ const struct cli_command cli_send = {
     .options = options,
     .help =
         "Prints what came of it. A duplicate is an answer, not a failure. The message is handled when somebody\n"
-        "works for the consumer: a route of `semel run` (with `from: inbox` it needs no broker), semel_inbox_work,\n"
-        "semel_inbox_take, or the SQL function inbox_take.\n"
+        "works for the consumer: a route of `semel run` (with `from: inbox` it needs no broker), work() of the client\n"
+        "for Python or Node, semel_inbox_work or semel_inbox_take in C, or inbox_take in SQL.\n"
         "\n"
         "With --lines each line of stdin is an object with the member id, and where wanted payload (text, or any\n"
         "JSON), source, type, order_key, version, business_key, headers (an object), time and not_before; what a\n"

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * table.c: rows for people, by libsmartcols, or for programs, as JSON.
+ * table.c: rows for people, or for programs, as JSON.
  *
- * Invariants: every cell has passed semel__str_show; a table is cut to a width only on a terminal, and only in its
- * narrow columns; no escape sequence is ever written. With --json libsmartcols has no part in it.
+ * Invariants: every cell has passed semel__str_show. A table is cut to a width only on a terminal, only in its narrow
+ * columns, and an ellipsis stands where a cell was cut. Colours are the only escape sequences, and only where
+ * cli->color is set. Times are relative for people and absolute for programs.
  */
-#include <libsmartcols/libsmartcols.h>
+#define _GNU_SOURCE /* wcwidth */
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <wchar.h>
 
 #include "cli/cli.h"
 
@@ -13,50 +18,28 @@
 #define COLUMNS_MAX 24
 #define NAME_BYTES 40
 #define SHORT_CELL 512
+#define NARROWEST 10 /* a narrow column is cut no further */
 
 struct cli_table {
     const struct cli *cli;
     const struct cli_column *columns;
     size_t n, at, rows;
     bool failed; /* no memory */
+    int64_t now_us;
     struct semel_buf json;
-    struct libscols_table *table;
-    struct libscols_line *line;
+    const char **cells; /* of all rows, one after the other */
+    size_t n_cells, room;
+    struct semel_arena arena; /* for the cells */
 };
 
 /* ---- making -------------------------------------------------------------------------------------- */
-
-static bool add_column(struct cli_table *table, const struct cli_column *column)
-{
-    char name[NAME_BYTES];
-    size_t i = 0;
-    for (; i < sizeof(name) - 1 && column->name[i] != '\0'; i++) {
-        char c = column->name[i];
-        name[i] = c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c == '_' ? ' ' : c;
-    }
-    name[i] = '\0';
-    int flags = (column->type == CLI_NUMBER ? SCOLS_FL_RIGHT : 0) | (column->narrow ? SCOLS_FL_TRUNC : 0);
-    return scols_table_new_column(table->table, name, 0, flags) != NULL;
-}
-
-static bool set_up(struct cli_table *table)
-{
-    table->table = scols_new_table();
-    if (table->table == NULL)
-        return false;
-    scols_table_set_stream(table->table, stdout);
-    scols_table_set_termforce(table->table, table->cli->tty ? SCOLS_TERMFORCE_AUTO : SCOLS_TERMFORCE_NEVER);
-    for (size_t i = 0; i < table->n; i++)
-        if (!add_column(table, &table->columns[i]))
-            return false;
-    return true;
-}
 
 static void table_free(struct cli_table *table)
 {
     if (table == NULL)
         return;
-    scols_unref_table(table->table);
+    semel__arena_done(&table->arena);
+    semel__free(table->cells);
     semel__buf_done(&table->json);
     semel__free(table);
 }
@@ -66,12 +49,9 @@ struct cli_table *cli_table_new(const struct cli *cli, const struct cli_column *
     struct cli_table *table = n <= COLUMNS_MAX ? semel__calloc(1, sizeof(*table)) : NULL;
     if (table == NULL)
         return NULL;
-    *table = (struct cli_table){.cli = cli, .columns = columns, .n = n};
+    *table = (struct cli_table){.cli = cli, .columns = columns, .n = n, .now_us = semel__now(&semel__clock_real)};
     semel__buf_init(&table->json, TABLE_MAX);
-    if (!cli->json && !set_up(table)) {
-        table_free(table);
-        return NULL;
-    }
+    semel__arena_init(&table->arena, TABLE_MAX);
     return table;
 }
 
@@ -88,9 +68,6 @@ static const struct cli_column *next(struct cli_table *table)
         semel__json_put_shown(&table->json, semel__str(column->name));
         semel__buf_addz(&table->json, ":");
         table->failed = table->json.failed;
-    } else if (table->at == 0) {
-        table->line = scols_table_new_line(table->table, NULL);
-        table->failed = table->line == NULL;
     }
     return table->failed ? NULL : column;
 }
@@ -105,11 +82,22 @@ static void step(struct cli_table *table)
         semel__buf_addz(&table->json, "}");
 }
 
-/* libsmartcols copies the text. */
 static void cell(struct cli_table *table, const char *text)
 {
-    if (scols_line_set_data(table->line, table->at, text) != 0)
-        table->failed = true;
+    struct semel_str copy;
+    if (table->n_cells == table->room) {
+        size_t room = table->room > 0 ? 2 * table->room : 64;
+        const char **cells = semel__realloc(table->cells, room, sizeof *cells);
+        table->failed |= cells == NULL;
+        if (cells == NULL)
+            return;
+        table->cells = cells;
+        table->room = room;
+    }
+    table->failed |= !semel__arena_copy(&table->arena, (struct semel_str){text, strlen(text) + 1}, &copy);
+    if (table->failed)
+        return;
+    table->cells[table->n_cells++] = copy.p;
     step(table);
 }
 
@@ -152,7 +140,7 @@ void cli_table_text(struct cli_table *table, struct semel_str value)
 void cli_table_number(struct cli_table *table, int64_t value)
 {
     const struct cli_column *column = next(table);
-    char text[SEMEL_TIME_TEXT + 2] = "";
+    char text[64] = "";
     if (column == NULL)
         return;
     if (value == SEMEL_NONE && table->cli->json) {
@@ -162,7 +150,7 @@ void cli_table_number(struct cli_table *table, int64_t value)
     if (column->type != CLI_TIME && value != SEMEL_NONE)
         snprintf(text, sizeof(text), "%lld", (long long)value);
     else if (!table->cli->json)
-        cli_time(value, text, sizeof(text));
+        cli_ago(value, table->now_us, text, sizeof(text));
     else {
         char time[SEMEL_TIME_TEXT];
         semel__time_format(value, time);
@@ -189,6 +177,140 @@ void cli_table_fixed(struct cli_table *table, double value, int digits)
 
 /* ---- printing ------------------------------------------------------------------------------------ */
 
+/* The next character of a text without control characters: its bytes, and the places that it takes. */
+static size_t next_char(const char *text, size_t *ret_width)
+{
+    wchar_t c;
+    mbstate_t state = {0};
+    size_t n = mbrtowc(&c, text, strlen(text), &state);
+    bool odd = n == 0 || n > strlen(text);
+    int width = odd ? 1 : wcwidth(c);
+    *ret_width = width < 0 ? 1 : (size_t)width;
+    return odd ? 1 : n;
+}
+
+static size_t width_of(const char *text)
+{
+    size_t sum = 0, width;
+    for (; *text != '\0'; sum += width)
+        text += next_char(text, &width);
+    return sum;
+}
+
+/* As many bytes as fit into `places`. */
+static size_t fitting(const char *text, size_t places)
+{
+    size_t at = 0, sum = 0, width;
+    while (text[at] != '\0') {
+        size_t n = next_char(text + at, &width);
+        sum += width;
+        if (sum > places)
+            break;
+        at += n;
+    }
+    return at;
+}
+
+static size_t terminal_width(void)
+{
+    struct winsize size = {0};
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* Takes from the widest of the narrow columns until all fit, or none can give more. */
+static void fit(const struct cli_table *table, size_t *widths)
+{
+    size_t total = table->n - 1, room = terminal_width();
+    for (size_t c = 0; c < table->n; c++)
+        total += widths[c];
+    while (total > room) {
+        size_t widest = table->n;
+        for (size_t c = 0; c < table->n; c++)
+            if (table->columns[c].narrow && widths[c] > NARROWEST && (widest == table->n || widths[c] > widths[widest]))
+                widest = c;
+        if (widest == table->n)
+            return;
+        widths[widest]--;
+        total--;
+    }
+}
+
+static void heading(const struct cli_column *column, char out[NAME_BYTES])
+{
+    size_t i = 0;
+    for (; i < NAME_BYTES - 1 && column->name[i] != '\0'; i++) {
+        char c = column->name[i];
+        out[i] = c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c == '_' ? ' ' : c;
+    }
+    out[i] = '\0';
+}
+
+/* What a status looks like; "": as everything else. */
+static const char *color_of(const char *status)
+{
+    static const struct {
+        const char *status, *color;
+    } colors[] = {{"dead", "31"},      {"quarantined", "31"}, {"failed", "33"},     {"unknown", "33"},
+                  {"completed", "32"}, {"published", "32"},   {"processing", "36"}, {"publishing", "36"}};
+    for (size_t i = 0; i < sizeof colors / sizeof colors[0]; i++)
+        if (strcmp(status, colors[i].status) == 0)
+            return colors[i].color;
+    return "";
+}
+
+/* A cell and the blanks around it; those behind the last cell of a line are left out. */
+static void put_cell(const struct cli_table *table, size_t column, const char *text, const char *color, size_t places,
+                     bool last)
+{
+    size_t width = width_of(text), n = strlen(text);
+    bool right = table->columns[column].type == CLI_NUMBER, cut = width > places;
+    if (cut) {
+        n = fitting(text, places - 1);
+        width = places;
+    }
+    if (!table->cli->color)
+        color = "";
+    printf("%s%*s%s%s%s%.*s%s%s%*s", column > 0 ? " " : "", right ? (int)(places - width) : 0, "",
+           color[0] != '\0' ? "\033[" : "", color, color[0] != '\0' ? "m" : "", (int)n, text, cut ? "\u2026" : "",
+           color[0] != '\0' ? "\033[0m" : "", right || last ? 0 : (int)(places - width), "");
+}
+
+static void put_line(const struct cli_table *table, const char *const *cells, const size_t *widths, bool head)
+{
+    size_t last = table->n - 1;
+    while (last > 0 && cells[last][0] == '\0')
+        last--;
+    for (size_t c = 0; c <= last; c++)
+        put_cell(table, c, cells[c],
+                 head                                   ? "1"
+                 : table->columns[c].type == CLI_STATUS ? color_of(cells[c])
+                                                        : "",
+                 widths[c], c == last);
+    putchar('\n');
+}
+
+static void print_text(const struct cli_table *table)
+{
+    char names[COLUMNS_MAX][NAME_BYTES];
+    const char *heads[COLUMNS_MAX];
+    size_t widths[COLUMNS_MAX];
+    for (size_t c = 0; c < table->n; c++) {
+        heading(&table->columns[c], names[c]);
+        heads[c] = names[c];
+        widths[c] = width_of(names[c]);
+    }
+    for (size_t i = 0; i < table->n_cells; i++) {
+        size_t width = width_of(table->cells[i]);
+        if (width > widths[i % table->n])
+            widths[i % table->n] = width;
+    }
+    if (table->cli->tty)
+        fit(table, widths);
+    put_line(table, heads, widths, true);
+    for (size_t row = 0; row < table->rows; row++)
+        put_line(table, table->cells + row * table->n, widths, false);
+}
+
 static void print_json(const struct cli_table *table)
 {
     struct semel_str rows = semel__buf_str(&table->json);
@@ -205,7 +327,7 @@ int cli_table_print(struct cli_table *table)
     if (!failed && table->cli->json)
         print_json(table);
     else if (!failed && table->rows > 0)
-        failed = scols_print_table(table->table) != 0 && ferror(stdout) == 0; /* what is not written, cli_finish sees */
+        print_text(table);
     table_free(table);
     return failed ? cli_fail(CLI_FAILED, "out of memory") : CLI_OK;
 }

@@ -77,6 +77,13 @@ int cli_fail_error(semel_status status, const struct semel_error *err, const cha
     return cli_fail(exit_code(status, err->cls), "%s: %s", doing, err->text);
 }
 
+int cli_fail_name(semel_status status, const struct semel_error *err, const char *doing)
+{
+    if (status == SEMEL_INVALID && err->cls == SEMEL_CLASS_PERMANENT)
+        return cli_fail(CLI_USAGE, "%s", err->text);
+    return cli_fail_error(status, err, doing);
+}
+
 const char *cli_errno(void)
 {
     return strerror(errno); /* NOLINT(concurrency-mt-unsafe): there are no threads */
@@ -305,6 +312,7 @@ int cli_input(struct cli *cli, const char *operand, const char *what, size_t max
 /* ---- long work ----------------------------------------------------------------------------------- */
 
 #define SHOW_EVERY_US 200000
+#define LINE_EVERY_US 1000000
 
 static volatile sig_atomic_t interrupted;
 
@@ -357,21 +365,23 @@ bool cli_stdin_ready(int64_t wait_us)
 
 void cli_progress_show(struct cli_progress *progress, int64_t done, const char *what, double part)
 {
+    const bool tty = isatty(STDERR_FILENO) == 1;
     int64_t now_us = semel__steady_us();
     char left[64] = "";
     if (progress->began_us == 0)
         progress->began_us = progress->shown_us = now_us;
-    if (isatty(STDERR_FILENO) != 1 || now_us - progress->shown_us < SHOW_EVERY_US)
+    if ((!tty && !progress->always) || now_us - progress->shown_us < (tty ? SHOW_EVERY_US : LINE_EVERY_US))
         return;
     double seconds = (double)(now_us - progress->began_us) / 1e6;
     if (part > 0)
         snprintf(left, sizeof left, ", %.0f%%, %.0fs left", part * 100, seconds * (1 - part) / part);
-    fprintf(stderr, "\r%lld %s, %.0f/s%s\033[K", (long long)done, what, (double)done / seconds, left);
+    fprintf(stderr, "%s%lld %s, %.0f/s%s%s", tty ? "\r" : "", (long long)done, what, (double)done / seconds, left,
+            tty ? "\033[K" : "\n");
     progress->shown_us = now_us;
 }
 
 void cli_progress_end(const struct cli_progress *progress)
 {
-    if (progress->shown_us > progress->began_us)
+    if (progress->shown_us > progress->began_us && isatty(STDERR_FILENO) == 1)
         fputc('\n', stderr);
 }

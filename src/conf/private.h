@@ -34,6 +34,7 @@ struct conf_node {
     enum conf_shape shape;
     bool plain;                  /* a scalar without quotes: it may be a number or a flag */
     bool bad;                    /* its mistake has been told */
+    bool tainted;                /* it, or something below it, has a mistake */
     bool outside;                /* its text, or a part of it, came from elsewhere and is never shown */
     struct semel_str text, said; /* of a scalar: what it means, and as the file has it */
     struct semel_str key;        /* in a mapping */
@@ -74,7 +75,8 @@ struct conf_reader {
     const struct semel_conf_input *input;
     struct conf_owned *owned;
     struct semel_conf_mistakes *mistakes;
-    struct conf_node *tree, **routes; /* the nodes of the routes, as in conf->routes */
+    struct conf_node *tree, **routes; /* the nodes of the routes, as in conf->routes; NULL: it had a mistake */
+    struct conf_node **partly;        /* the nodes of all routes that are mappings */
     struct conf_node **outboxes;      /* the same of the outboxes; NULL: it had a mistake */
     struct conf_node **gateways;
     size_t nodes;

@@ -726,7 +726,7 @@ static void not_chosen(struct conf_reader *r, const struct semel_setting_spec *s
     }
     for (const struct conf_node *child = node->first; child != NULL && near == NULL; child = child->next) {
         semel__str_show(text, sizeof(text), child->key);
-        near = semel__nearest(text, list, n);
+        near = strcmp(text, "rabbitmq") == 0 ? "amqp" : semel__nearest(text, list, n);
         if (near != NULL)
             semel__conf_wrong(r, child->key_place, "%s has no setting \"%s\"; did you mean %s?", r->path, text, near);
     }
@@ -835,11 +835,13 @@ static void read_route(struct conf_reader *r, const struct semel_setting_group *
     if (node->shape != CONF_MAPPING)
         semel__conf_must(r, node, "a mapping with at least `from` and `do`");
     else {
+        r->partly[route - r->owned->conf.routes] = node;
         read_group(r, group, node, (char *)route);
         semel__conf_policy(r, route, node);
     }
-    if (r->mistakes->n + r->mistakes->more != before)
-        r->routes[route - r->owned->conf.routes] = NULL; /* what else could be said of it would follow from that */
+    node->tainted = r->mistakes->n + r->mistakes->more != before;
+    if (node->tainted)
+        r->routes[route - r->owned->conf.routes] = NULL; /* what others could say of it would follow from that */
     leave(r, back);
 }
 
@@ -855,7 +857,8 @@ static void read_routes(struct conf_reader *r, const struct semel_setting_spec *
     }
     conf->routes = semel__arena_alloc(&r->owned->arena, n, sizeof(*conf->routes));
     r->routes = semel__arena_alloc(&r->owned->arena, n, sizeof(struct conf_node *));
-    r->failed |= conf->routes == NULL || r->routes == NULL;
+    r->partly = semel__arena_alloc(&r->owned->arena, n, sizeof(struct conf_node *));
+    r->failed |= conf->routes == NULL || r->routes == NULL || r->partly == NULL;
     for (struct conf_node *child = node->first; child != NULL && !r->failed; child = child->next) {
         if (child->bad || !route_name_ok(r, node->first, child))
             continue;
@@ -1005,15 +1008,25 @@ static void take_secret_files(struct conf_reader *r, const struct semel_setting_
     }
 }
 
+static bool has_tainted(const struct conf_node *node)
+{
+    for (const struct conf_node *child = node->first; child != NULL; child = child->next)
+        if (child->bad || child->tainted)
+            return true;
+    return false;
+}
+
 static void read_setting(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, char *base,
                          bool by_file)
 {
     char name[64];
     snprintf(name, sizeof(name), "%s%s", s->name, by_file ? "_file" : "");
     size_t back = enter(r, name);
+    const size_t before = r->mistakes->n + r->mistakes->more;
     if (by_file && !node->bad)
         take_secret_files(r, s, node);
     if (node->bad || r->failed) {
+        node->tainted = true;
         leave(r, back);
         return;
     }
@@ -1057,6 +1070,7 @@ static void read_setting(struct conf_reader *r, const struct semel_setting_spec 
         node->bad |= !semel__conf_take(r, s, node, base + s->offset);
         break;
     }
+    node->tainted = r->mistakes->n + r->mistakes->more != before || has_tainted(node);
     leave(r, back);
 }
 
@@ -1102,14 +1116,14 @@ static void read_group(struct conf_reader *r, const struct semel_setting_group *
     }
 }
 
-/* What one setting says of another, now that all are read. */
+/* What one setting says of another, now that all are read: also in a route that has mistakes, of what has none. */
 static void again_route(struct conf_reader *r, size_t i)
 {
     char name[101], path[128];
-    semel__str_show(name, sizeof(name), r->routes[i]->key);
+    semel__str_show(name, sizeof(name), r->partly[i]->key);
     snprintf(path, sizeof(path), "routes.%s", name);
     size_t back = enter(r, path);
-    semel__conf_route(r, &r->owned->conf.routes[i], r->routes[i]);
+    semel__conf_route(r, &r->owned->conf.routes[i], r->partly[i]);
     leave(r, back);
 }
 
@@ -1132,7 +1146,7 @@ static void walk(struct conf_reader *r)
         store = semel__conf_find(r->tree, "store_file");
     conf->store_said = store->said;
     for (size_t i = 0; i < conf->n_routes && !r->failed; i++)
-        if (r->routes[i] != NULL)
+        if (r->partly[i] != NULL)
             again_route(r, i);
     if (conf->n_routes + conf->n_outboxes + conf->n_gateways == 0 && r->mistakes->n == 0)
         semel__conf_wrong(r, r->tree->place,

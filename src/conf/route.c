@@ -594,10 +594,37 @@ static void imply_rules(struct semel_route *route)
         semel__rule_parse(semel__str(type), &route->rules.type, &ignored);
 }
 
+/* Is it there, and has no mistake? */
+static bool is_sound(const struct conf_node *route, const char *name)
+{
+    for (const struct conf_node *child = route->first; child != NULL; child = child->next)
+        if (semel__str_eqz(child->key, name))
+            return !child->tainted && !child->bad;
+    return false;
+}
+
+/* Of a route with mistakes: what has none is checked, so that one pass shows all that is certain. What follows from
+ * several settings is not: one of them may be the mistake. */
+static void check_partly(const struct look *l)
+{
+    struct conf_check check;
+    semel__conf_check_init(&check, l->r, l->route, l->node, "from");
+    if (is_sound(l->node, "from"))
+        l->route->from.kind->check(l->route->from.options, &check.base);
+    if (is_sound(l->node, "do") && l->route->handler.kind != SEMEL_DO_SQL)
+        check_handler(l);
+    if (is_sound(l->node, "breaker"))
+        check_breaker(l);
+}
+
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node)
 {
     const struct look l = {r, route, node};
     struct conf_check check;
+    if (node->tainted) {
+        check_partly(&l);
+        return;
+    }
     semel__conf_check_init(&check, r, route, node, "from");
     route->rules.timed = route->policy.timed_ids == SEMEL_TIMED_ALL;
     route->from.kind->check(route->from.options, &check.base);

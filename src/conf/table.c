@@ -253,7 +253,8 @@ static const struct semel_setting_spec admin[] = {
      .example = "127.0.0.1:9464", .help = "where /metrics, /healthz, /readyz and the admin API answer"},
     SEMEL_SETTING_TOKEN(
         semel_conf_admin, 0,
-        "what operators must show for the admin API: Authorization: Bearer TOKEN; without it the API changes nothing"),
+        "what operators must show for the admin API: Authorization: Bearer TOKEN; without a token it is closed, but "
+        "open on a unix socket"),
     {"read_token", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET | SEMEL_SETTING_VISIBLE,
      SEMEL_SETTING_IN(semel_conf_admin, read_token), SEMEL_SETTING_RANGE(16, 1024),
      .help = "another token that opens only what reads"},

@@ -38,10 +38,12 @@ static bool ordered(const struct work *work, const struct item *item)
 /* Items come in run order, so equal keys are neighbours and keys ascend. */
 static semel_status work_keys(struct work *work, struct semel_error *err)
 {
-    struct semel_key *keys = semel__arena_alloc(&work->inbox->scratch, 2 * work->n, sizeof *keys);
+    size_t n = 0, room = 0;
+    for (size_t i = 0; i < work->n; i++)
+        room += ordered(work, work->items[i]);
+    struct semel_key *keys = semel__arena_alloc(&work->inbox->scratch, 2 * room, sizeof *keys);
     if (keys == NULL)
         return semel__fail_memory(err);
-    size_t n = 0;
     for (size_t i = 0; i < work->n; i++) {
         struct item *item = work->items[i];
         item->key = NULL;
@@ -56,7 +58,7 @@ static semel_status work_keys(struct work *work, struct semel_error *err)
         item->key = &keys[n - 1];
     }
     work->keys = keys;
-    work->found = keys + work->n;
+    work->found = keys + room;
     work->n_keys = n;
     return SEMEL_OK;
 }
@@ -116,18 +118,10 @@ static semel_status work_business(struct work *work, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* Rows are large: what is sorted is this, and each row is filled where it stays. */
 struct seat {
     struct item *item;
-    size_t place; /* in order of arrival, among those of this work */
+    size_t place;
 };
-
-static int cmp_seat(const void *va, const void *vb)
-{
-    const struct semel__msg *a = ((const struct seat *)va)->item->msg, *b = ((const struct seat *)vb)->item->msg;
-    int c = semel__str_cmp(a->source, b->source);
-    return c != 0 ? c : semel__str_cmp(a->id, b->id);
-}
 
 /* The row as it is inserted: completed when the handler runs in this transaction, processing when it is claimed. */
 static void fill_row(struct work *work, const struct item *item, struct semel_row *row)
@@ -177,29 +171,35 @@ static void take_time(const struct work *work, struct semel__msg *msg)
 
 static int cmp_place(const void *va, const void *vb)
 {
-    const struct item *a = ((const struct seat *)va)->item, *b = ((const struct seat *)vb)->item;
+    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
     return (a->place > b->place) - (a->place < b->place);
 }
 
+/* Rows ascend by (source, id), as the ranks of the items do. Their places are those among the items of this work. */
 static semel_status list_rows(struct work *work, struct semel_error *err)
 {
-    struct semel_admit *rows = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *rows);
-    struct seat *seats = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *seats);
-    if (rows == NULL || seats == NULL)
-        return semel__fail_memory(err);
-    for (size_t i = 0; i < work->n; i++) {
-        take_time(work, work->items[i]->msg);
-        seats[i].item = work->items[i];
-    }
-    semel__sort(seats, work->n, sizeof *seats, cmp_place);
+    struct semel_arena *arena = &work->inbox->scratch;
+    size_t n = 0, ranks = 0;
     for (size_t i = 0; i < work->n; i++)
-        seats[i].place = i;
-    semel__sort(seats, work->n, sizeof *seats, cmp_seat);
-    for (size_t i = 0; i < work->n; i++) {
-        fill_row(work, seats[i].item, &rows[i].row);
-        rows[i].place = seats[i].place;
-        rows[i].watermark_us = SEMEL_NONE;
-        seats[i].item->admit = &rows[i];
+        ranks = work->items[i]->rank >= ranks ? work->items[i]->rank + 1 : ranks;
+    struct semel_admit *rows = semel__arena_alloc(arena, work->n, sizeof *rows);
+    struct item **items = semel__arena_alloc(arena, work->n, sizeof *items);
+    struct seat *seats = semel__arena_alloc(arena, ranks, sizeof *seats);
+    if (rows == NULL || items == NULL || seats == NULL)
+        return semel__fail_memory(err);
+    memcpy(items, work->items, work->n * sizeof *items);
+    semel__sort(items, work->n, sizeof *items, cmp_place);
+    for (size_t i = 0; i < work->n; i++)
+        seats[items[i]->rank] = (struct seat){items[i], i};
+    for (size_t i = 0; i < ranks; i++) {
+        struct item *item = seats[i].item;
+        if (item == NULL)
+            continue;
+        take_time(work, item->msg);
+        fill_row(work, item, &rows[n].row);
+        rows[n].place = seats[i].place;
+        rows[n].watermark_us = SEMEL_NONE;
+        item->admit = &rows[n++];
     }
     work->batch.items = rows;
     work->batch.n_items = work->n;
@@ -438,9 +438,9 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     item->deferred = item->left = false;
     item->row = admit->inserted || damaged ? NULL : &admit->found;
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
-    item->damage = admit->damage;
     if (bad_key)
-        semel__version_damaged(&item->damage);
+        semel__version_damaged(&admit->damage);
+    item->damage = damaged ? &admit->damage : NULL;
     struct semel_facts facts = {
         .now_us = work->now_us,
         .row = item->row,
@@ -591,10 +591,10 @@ static void judge_found(const struct work *work, struct item *item, struct semel
     }
     bool ours = work_leased(work) && still_ours(item, found);
     item->row = found->present && !found->damaged ? &found->row : NULL;
-    item->damage = found->damaged ? found->damage : (struct semel_error){0};
+    item->damage = found->damaged ? &found->damage : NULL;
     item->admit = NULL;
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
-    item->changed = item->removed = item->ended = item->left = false;
+    item->changed = item->removed = item->ended = item->left = item->superseded = false;
     item->fenced = work_leased(work) && !ours;
     item->verdict = (struct semel__verdict){.act = ours ? SEMEL_RUN : SEMEL_LATER,
                                             .why = SEMEL_WHY_BUSY,
@@ -652,6 +652,7 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
     struct semel_fetch_batch batch = {.consumer = work->inbox->policy->consumer,
                                       .now_us = work->now_us,
                                       .impatient = work_impatient(work),
+                                      .bare = work->mode == WORK_COMMAND && work->n > 1,
                                       .keys = work->keys,
                                       .n_keys = work->n_keys,
                                       .business = work->batch.business,
@@ -681,7 +682,7 @@ static enum semel_payload payload_action(const struct work *work, const struct i
     bool stays = semel__payload_stays(work->inbox->policy, item->progress.state) ||
                  (held &&
                   semel__msg_large(work->inbox->policy, item->msg)); /* else nobody has it: it is acknowledged */
-    if (stored && !stays && semel__state_final(item->progress.state))
+    if (stored && !stays && !item->superseded && semel__state_final(item->progress.state))
         return SEMEL_PAYLOAD_CLEAR; /* not before, whatever the route has come to say of payloads */
     return !stored && stays && semel__str_given(item->msg->payload) ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;
 }
@@ -743,7 +744,7 @@ static int cmp_change(const void *va, const void *vb)
 /* How far the key has come by this item. false: no memory. */
 static bool settle_key(const struct work *work, const struct item *item, struct semel_key *key)
 {
-    if (!key->by_version || !(item->changed || fresh(item)))
+    if (!key->by_version || item->superseded || !(item->changed || fresh(item)))
         return true;
     return semel__version_move(work->inbox->policy, key, item->msg->version,
                                item->removed ? SEMEL_STATE_ABSENT : item->progress.state, fresh(item),
@@ -951,12 +952,16 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
                                        .worker = inbox->owner,
                                        .now_us = work->now_us,
                                        .impatient = work_impatient(work)};
-    size_t n_conflicts = list_conflicts(work, NULL);
-    batch.changes = semel__arena_alloc(arena, work->n, sizeof *batch.changes);
-    batch.keys = semel__arena_alloc(arena, work->n, sizeof *batch.keys);
+    size_t n_conflicts = list_conflicts(work, NULL), n_changes = 0, n_fenced = 0;
+    for (size_t i = 0; i < work->n; i++) {
+        n_changes += work->items[i]->changed || work->items[i]->removed;
+        n_fenced += work->items[i]->fenced;
+    }
+    batch.changes = semel__arena_alloc(arena, n_changes, sizeof *batch.changes);
+    batch.keys = semel__arena_alloc(arena, work->n_keys, sizeof *batch.keys);
     struct semel_business *drop = semel__arena_alloc(arena, work->batch.n_business + 1, sizeof *drop);
     const struct semel__msg **conflicts = semel__arena_alloc(arena, n_conflicts + 1, sizeof *conflicts);
-    struct semel_note *notes = semel__arena_alloc(arena, work->n, sizeof *notes);
+    struct semel_note *notes = semel__arena_alloc(arena, n_fenced, sizeof *notes);
     if (batch.changes == NULL || batch.keys == NULL || drop == NULL || conflicts == NULL || notes == NULL)
         return semel__fail_memory(err);
     semel_status status = SEMEL_OK;
@@ -988,7 +993,9 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     return status == SEMEL_OK ? check_applied(&batch, err) : status;
 }
 
-bool semel__item_postpone(struct work *work, struct item *item)
+/* Of a put: a new one that is not to run yet waits for its time alone, without a class; the verdict comes then. false:
+ * it has no such time. */
+static bool postpone(struct work *work, struct item *item)
 {
     struct semel__verdict *v = &item->verdict;
     struct semel_progress unborn = item->progress;
@@ -1006,4 +1013,34 @@ bool semel__item_postpone(struct work *work, struct item *item)
     semel__progress_verdict(v, &unborn, (struct semel_str){0}, work->now_us, &item->progress);
     item->changed = true;
     return true;
+}
+
+/* One that may run now is made to wait, due at once. */
+static void hold(struct work *work, struct item *item)
+{
+    if (postpone(work, item) || item->verdict.act != SEMEL_RUN)
+        return;
+    item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_DUPLICATE, .due_us = SEMEL_NONE};
+    if (item->row != NULL) {
+        item->progress = item->row->progress;
+        item->changed = item->adopted = semel__payload_adopts(work->inbox->policy, item->msg, item->row);
+        return;
+    }
+    struct semel_progress unborn = item->progress;
+    unborn.attempts = 0;
+    unborn.alone = false;
+    item->verdict.why = SEMEL_WHY_NEW;
+    item->verdict.changes = true;
+    item->verdict.becomes = SEMEL_STATE_WAITING;
+    item->verdict.due_us = work->now_us;
+    semel__progress_verdict(&item->verdict, &unborn, (struct semel_str){0}, work->now_us, &item->progress);
+    item->changed = true;
+}
+
+semel_status semel__work_put(struct work *work, struct semel_error *err)
+{
+    semel_status status = semel__work_admit(work, err);
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
+        hold(work, work->items[i]);
+    return status == SEMEL_OK ? semel__work_settle(work, err) : status;
 }

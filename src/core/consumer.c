@@ -919,7 +919,7 @@ static semel_status audit(const struct setting *s, struct semel_error *err)
         snprintf(past, sizeof past, ", forced");
     snprintf(what, sizeof what, "set %.*s%s", WHAT_MAX - 80, s->ret->change.p, past);
     line.what = semel__str(what);
-    return semel_store_audit(s->store, &line, s->now_us, err);
+    return semel_store_audit(s->store, &line, 1, s->now_us, err);
 }
 
 static semel_status put(const struct setting *s, struct semel_error *err)

@@ -232,33 +232,30 @@ static int cmp_run(const void *va, const void *vb)
     return cmp_items(*(struct item *const *)va, *(struct item *const *)vb);
 }
 
-static bool same_id(const struct item *a, const struct item *b)
+/* Copies hang on the first of their id; what was merged has no message any more. */
+static semel_status merge(struct semel_arena *arena, struct item **by_id, size_t n, struct semel_error *err)
 {
-    return semel__str_eq(a->msg->source, b->msg->source) && semel__str_eq(a->msg->id, b->msg->id);
-}
-
-static semel_status merge(struct semel_arena *arena, struct item **items, size_t *n, struct semel_error *err)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < *n; i++) {
-        struct item *first = kept > 0 ? items[kept - 1] : NULL;
-        if (first == NULL || !same_id(first, items[i])) {
-            items[kept++] = items[i];
+    struct item *first = NULL;
+    for (size_t i = 0, rank = 0; i < n; i++) {
+        struct item *item = by_id[i];
+        if (first == NULL || !semel__str_eq(first->msg->id, item->msg->id) ||
+            !semel__str_eq(first->msg->source, item->msg->source)) {
+            first = item;
+            first->rank = rank++;
             continue;
         }
         struct copy *copy = semel__arena_alloc(arena, 1, sizeof *copy);
         if (copy == NULL)
             return semel__fail_memory(err);
-        *copy = (struct copy){items[i]->msg, items[i]->out, semel__fp_differs(&first->msg->fp, &items[i]->msg->fp),
-                              first->copies};
+        *copy = (struct copy){item->msg, item->out, semel__fp_differs(&first->msg->fp, &item->msg->fp), first->copies};
         if (!semel__str_given(first->msg->payload) && semel__str_given(copy->msg->payload)) {
             copy->msg = first->msg; /* the one that brings the payload stands for all */
-            first->msg = items[i]->msg;
+            first->msg = item->msg;
         }
         first->copies = copy;
-        first->may_have_crashed |= items[i]->may_have_crashed;
+        first->may_have_crashed |= item->may_have_crashed;
+        item->msg = NULL;
     }
-    *n = kept;
     return SEMEL_OK;
 }
 
@@ -275,7 +272,7 @@ static void spread_doubt(const struct semel_policy *policy, struct item **items,
 }
 
 /* Items from messages: ids made fit, copies merged, sorted into run order. *n: messages, and then items. */
-static semel_status items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
+semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
                                   size_t *n, struct semel_settled *out, struct item ***ret_items,
                                   struct semel_error *err)
 {
@@ -283,12 +280,10 @@ static semel_status items_prepare(struct semel_inbox *inbox, struct semel_arena 
     struct item *all = semel__arena_alloc(arena, *n, sizeof *all);
     struct semel__msg *fitted = semel__arena_alloc(arena, *n, sizeof *fitted);
     struct item **items = semel__arena_alloc(arena, *n, sizeof *items);
-    if (all == NULL || fitted == NULL || items == NULL)
-        return semel__fail_memory(err);
-    for (size_t i = 0; i < *n; i++) {
-        semel_status status = fit(policy, arena, &msgs[i], &fitted[i], err);
-        if (status != SEMEL_OK)
-            return status;
+    semel_status status = all == NULL || fitted == NULL || items == NULL ? semel__fail_memory(err) : SEMEL_OK;
+    size_t kept = 0;
+    for (size_t i = 0; status == SEMEL_OK && i < *n; i++) {
+        status = fit(policy, arena, &msgs[i], &fitted[i], err);
         if (policy->order == SEMEL_ORDER_NONE) {
             if (!semel__str_given(fitted[i].lock_key))
                 fitted[i].lock_key = fitted[i].order_key;
@@ -301,10 +296,16 @@ static semel_status items_prepare(struct semel_inbox *inbox, struct semel_arena 
                                .adopt_until_us = SEMEL_NONE};
         items[i] = &all[i];
     }
-    semel__sort(items, *n, sizeof *items, cmp_id);
-    semel_status status = merge(arena, items, n, err);
     if (status != SEMEL_OK)
         return status;
+    semel__sort(items, *n, sizeof *items, cmp_id);
+    status = merge(arena, items, *n, err);
+    for (size_t i = 0; status == SEMEL_OK && i < *n; i++) /* in order of arrival, which often is that of the run */
+        if (all[i].msg != NULL)
+            items[kept++] = &all[i];
+    if (status != SEMEL_OK)
+        return status;
+    *n = kept;
 #ifndef SEMEL_MUTANT_NO_SORT
     semel__sort(items, *n, sizeof *items, cmp_run);
 #endif
@@ -367,7 +368,7 @@ static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
 {
     const struct semel_progress *progress = &item->progress;
     if (item->verdict.why == SEMEL_WHY_DAMAGED)
-        alert(inbox, SEMEL_ALERT_DAMAGED, item->msg, semel__str(item->damage.text));
+        alert(inbox, SEMEL_ALERT_DAMAGED, item->msg, semel__str(item->damage->text));
     if (item->verdict.why == SEMEL_WHY_CONFLICT)
         alert(inbox, SEMEL_ALERT_CONFLICT, item->msg, SEMEL_STR("the same id came with another payload"));
     if (item->removed && item->verdict.full)
@@ -437,7 +438,7 @@ static semel_status report_item(struct work *work, struct item *item, struct sem
     inbox->counts.why[item->verdict.why]++;
     if ((ran || item->row != NULL) && !semel__arena_copy(&inbox->arena, item->progress.outcome, &outcome))
         return semel__fail_memory(err);
-    bool known = item->admit == NULL ? item->row != NULL : item->damage.status == SEMEL_OK;
+    bool known = item->admit == NULL ? item->row != NULL : item->damage == NULL;
     *item->out = (struct semel_settled){
         .act = item_act(work, item),
         .why = item->verdict.why,
@@ -1114,28 +1115,6 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
 
 /* ---- stored to be run later, and recorded ---------------------------------------------------------- */
 
-/* One that may run now is made to wait, due at once. */
-static void hold(struct work *work, struct item *item)
-{
-    if (semel__item_postpone(work, item) || item->verdict.act != SEMEL_RUN)
-        return;
-    item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_DUPLICATE, .due_us = SEMEL_NONE};
-    if (item->row != NULL) {
-        item->progress = item->row->progress;
-        item->changed = item->adopted = semel__payload_adopts(work->inbox->policy, item->msg, item->row);
-        return;
-    }
-    struct semel_progress unborn = item->progress;
-    unborn.attempts = 0;
-    unborn.alone = false;
-    item->verdict.why = SEMEL_WHY_NEW;
-    item->verdict.changes = true;
-    item->verdict.becomes = SEMEL_STATE_WAITING;
-    item->verdict.due_us = work->now_us;
-    semel__progress_verdict(&item->verdict, &unborn, (struct semel_str){0}, work->now_us, &item->progress);
-    item->changed = true;
-}
-
 static semel_status put(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct work *work = ctx;
@@ -1144,10 +1123,7 @@ static semel_status put(void *ctx, int64_t now_us, bool *undo, struct semel_erro
     work->now_us = now_us;
     work->begun = true;
     work->inbox->counts.transactions++;
-    semel_status status = semel__work_admit(work, err);
-    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
-        hold(work, work->items[i]);
-    return status == SEMEL_OK ? semel__work_settle(work, err) : status;
+    return semel__work_put(work, err);
 }
 
 /* In halves, in order, and of a key that was not accepted nothing more. */
@@ -1192,7 +1168,7 @@ semel_status semel__inbox_put_all(struct semel_inbox *inbox, const struct semel_
         ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
     if (n == 0)
         return SEMEL_OK;
-    semel_status status = items_prepare(inbox, &inbox->arena, msgs, &n, ret_settled, &items, err);
+    semel_status status = semel__items_prepare(inbox, &inbox->arena, msgs, &n, ret_settled, &items, err);
     return status == SEMEL_OK ? put_items(inbox, items, n, err) : status;
 }
 
@@ -1212,7 +1188,7 @@ semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__
     err = err != NULL ? err : &local;
     semel__arena_reset(&inbox->arena);
     *ret_settled = (struct semel_settled){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
-    semel_status status = items_prepare(inbox, &inbox->arena, msg, &n, ret_settled, &items, err);
+    semel_status status = semel__items_prepare(inbox, &inbox->arena, msg, &n, ret_settled, &items, err);
     if (status != SEMEL_OK)
         return status;
     items[0]->forced = true;
@@ -1462,7 +1438,7 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
         ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .due_us = SEMEL_NONE};
     if (n == 0)
         return SEMEL_OK;
-    semel_status status = items_prepare(inbox, &inbox->arena, msgs, &n, ret_settled, &items, err);
+    semel_status status = semel__items_prepare(inbox, &inbox->arena, msgs, &n, ret_settled, &items, err);
     if (status != SEMEL_OK)
         return status;
     if (inbox->position_updates != NULL)
@@ -1486,7 +1462,7 @@ semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel__m
         ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
     if (n == 0)
         return SEMEL_OK;
-    semel_status status = items_prepare(inbox, arena, msgs, &n, ret_settled, &items, err);
+    semel_status status = semel__items_prepare(inbox, arena, msgs, &n, ret_settled, &items, err);
     if (status != SEMEL_OK)
         return status;
     status = semel__items_claim(inbox, items, n, alone, err);

@@ -224,8 +224,9 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
 
 /* ---- operators and reconciles ---- */
 
-enum semel_command_kind { SEMEL_COMMAND_RETRY, SEMEL_COMMAND_DISCARD, SEMEL_COMMAND_RESOLVE };
-const char *semel__command_name(enum semel_command_kind kind); /* retry, discard, resolve */
+/* CORRECT is a retry with another payload (semel__inbox_correct). */
+enum semel_command_kind { SEMEL_COMMAND_RETRY, SEMEL_COMMAND_DISCARD, SEMEL_COMMAND_RESOLVE, SEMEL_COMMAND_CORRECT };
+const char *semel__command_name(enum semel_command_kind kind); /* retry, discard, resolve, correct */
 
 /* Whether a command is allowed for a row, and if not, why. The names are for programs. Those before NOT_KEPT mean that
  * there is nothing to do and nothing is wrong; the others refuse. */
@@ -240,7 +241,8 @@ const char *semel__command_name(enum semel_command_kind kind); /* retry, discard
     X(TOO_OLD, "too_old")                       \
     X(BUSINESS_KEY_TAKEN, "business_key_taken") \
     X(EARLIER_VERSION, "earlier_version")       \
-    X(TOO_MANY_DISCARDED, "too_many_discarded")
+    X(TOO_MANY_DISCARDED, "too_many_discarded") \
+    X(WAITERS_BEHIND, "waiters_behind")
 
 enum semel_judgement {
 #define X(name, text) SEMEL_JUDGED_##name,
@@ -269,16 +271,42 @@ struct semel_command {
     const struct semel_row *row;
     struct semel_str who, reason;
     struct semel_str outcome; /* RESOLVE */
-    bool force; /* RETRY: also if it is too old, has no usable id or field, or waits for missing versions */
+    bool force; /* RETRY, CORRECT: also if it is too old, has no usable id or field, waits for missing versions, or
+                 * would come behind others of its key */
 };
 struct semel_command_result {
     enum semel_judgement judged;
     enum semel_row_status state; /* of the row now */
     bool done;
+    struct semel_error why; /* why it was not done: its status is OK (there is nothing to do) or INVALID */
 };
 /* One row, one transaction, one audit line. OK and not done: there is nothing to do; ret->judged and err have the
  * reason. INVALID: the row is damaged, the command has no reason, or (ret->judged) it is refused. */
 semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command,
+                                  struct semel_command_result *ret, struct semel_error *err);
+/* The same command for n different rows (at most SEMEL_BATCH_MAX) in one transaction; command->row is not used. Each
+ * row is judged by itself, and ret[i] has what came of it. Not for several rows of which one wants a business key, and
+ * a resolve not for several of one order key by version: those are judged by each other. `also` (may be NULL) runs at
+ * the end of the transaction, when the results are known: what it writes is committed with them. Not OK: nothing was
+ * done, but for UNKNOWN. */
+semel_status semel__inbox_commands(struct semel_inbox *inbox, const struct semel_command *command,
+                                   const struct semel_row *const *rows, size_t n,
+                                   semel_status (*also)(void *ctx, struct semel_error *err), void *ctx,
+                                   struct semel_command_result *ret, struct semel_error *err);
+
+/* A retry with another payload: a copy of the message, with an id of its own, is stored to be run at once, and the
+ * message itself is rejected and keeps its payload; each has an audit line that names the other. One transaction. The
+ * copy has type, order key, version, headers and business keys of the message, and its place by its version; in a key
+ * by arrival it comes last. Only for what is dead, quarantined or failed. */
+struct semel_correction {
+    struct semel_command command; /* CORRECT; its row with headers */
+    struct semel_str payload;
+    const struct semel_str *business; /* the keys that the message holds */
+    size_t n_business;
+    char id[SEMEL_ID_MAX + 1]; /* out: of the copy */
+};
+/* As semel__inbox_command. INVALID also: the payload is too large, or the copy could not run. */
+semel_status semel__inbox_correct(struct semel_inbox *inbox, struct semel_correction *correction,
                                   struct semel_command_result *ret, struct semel_error *err);
 
 #endif

@@ -58,6 +58,8 @@ static semel_status json_digest(struct semel_str payload, const struct semel_jso
     bool exact = false;
     /* Canonical text can be longer than the source: an escape grows by six at most, a number by less. */
     semel__buf_init(&buf, payload.n * 6 + 64);
+    semel__buf_add(&buf, payload.p, payload.n); /* most often it has the same length: that much room at once */
+    buf.n = 0;
     semel_status status = semel__json_canonical(json, &buf, &exact, err);
     if (status == SEMEL_OK && exact) {
         struct semel_str text = semel__buf_str(&buf);

@@ -411,7 +411,7 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
     bool busy = true;
     for (size_t i = 0; status == SEMEL_OK && i < work.n; i++) {
         take->moved |= work.items[i]->changed;
-        busy = busy && work.items[i]->row == NULL && work.items[i]->damage.status == SEMEL_OK;
+        busy = busy && work.items[i]->row == NULL && work.items[i]->damage == NULL;
         if (work.items[i]->verdict.act != SEMEL_RUN)
             continue;
         if (!copy_lease(inbox, work.items[i], arena, &ret_leases[*ret_n]))

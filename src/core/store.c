@@ -407,11 +407,11 @@ semel_status semel_store_outbox_put(struct semel_store *store, const struct seme
     return status == SEMEL_OK ? store->ops->outbox_put(store, event, now_us, ret_id, err) : status;
 }
 
-semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *lines, size_t n, int64_t now_us,
                                struct semel_error *err)
 {
-    assert(store->in_tx);
-    return store->ops->audit(store, line, now_us, err);
+    assert(store->in_tx && n > 0);
+    return store->ops->audit(store, lines, n, now_us, err);
 }
 
 /* ---- consumers ----------------------------------------------------------------------------------- */

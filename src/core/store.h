@@ -76,11 +76,13 @@ struct semel_admit {
     struct semel_row row;
     size_t place;  /* in: its place in the order of arrival within the batch */
     bool inserted; /* out: no row was there, and it was inserted; row.arrival is filled in */
-    /* Out, when not inserted: the existing row, locked. A final row never changes: the driver need not lock it, and
-     * need give only its key, arrival, fingerprint, progress, received, updated and kept. */
-    struct semel_row found;
-    bool damaged; /* out: the existing row cannot be read; `damage` has the reason, `found` is invalid */
-    struct semel_error damage;
+    bool damaged;  /* out: the existing row cannot be read */
+    union {
+        /* Out, when not inserted: the existing row, locked. A final row never changes: the driver need not lock it, and
+         * need give only its key, arrival, fingerprint, progress, received, updated and kept. */
+        struct semel_row found;
+        struct semel_error damage; /* out, when damaged: the reason */
+    };
     int64_t watermark_us; /* out: of (consumer, source), read by a statement after the insert (P60); SEMEL_NONE: none */
 };
 
@@ -100,8 +102,10 @@ struct semel_fetched {
     struct semel_str source, id;
     bool frees;            /* the end of this message may change its business keys: lock them before the rows */
     bool present, damaged; /* out */
-    struct semel_row row;  /* out; with payload and headers */
-    struct semel_error damage;
+    union {
+        struct semel_row row;      /* out; with payload and headers */
+        struct semel_error damage; /* out, when damaged: the reason */
+    };
 };
 
 struct semel_fetch_batch {
@@ -109,6 +113,7 @@ struct semel_fetch_batch {
     int64_t now_us;
     /* wait for no lock: a key that another transaction has locked is `busy`, such a row is not `present` */
     bool impatient;
+    bool bare;              /* payloads and headers need not be given: there may be many */
     struct semel_key *keys; /* locked first; facts out, as in admit */
     size_t n_keys;
     /* Taken next, as in admit, but without waiting for another transaction that takes one: then RETRY, contention. */
@@ -276,7 +281,9 @@ struct semel_position {
 
 /* ---- the driver ------------------------------------------------------------------------------------- */
 
-enum semel_tx { SEMEL_TX_OWN, SEMEL_TX_JOIN }; /* JOIN: the caller has begun and will commit */
+/* OWN: handlers may run in it. BARE: none does, so that nothing has to be kept from ending it. JOIN: the caller has
+ * begun and will commit. */
+enum semel_tx { SEMEL_TX_OWN, SEMEL_TX_BARE, SEMEL_TX_JOIN };
 
 struct semel_store_options {
     const struct semel_clock *clock; /* where the database has no clock of its own; NULL: the machine's */
@@ -395,9 +402,9 @@ struct semel_store_ops {
     const struct semel_relay_ops *relay;
     /* NULL, or the operations on idempotency keys (keys.h). */
     const struct semel_key_ops *keys;
-    /* Write a person's audit line before the change that it is about: on PostgreSQL an operator's role writes both by
-     * one call, and the database knows who it is. */
-    semel_status (*audit)(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+    /* Write a person's audit lines before the change that they are about: on PostgreSQL an operator's role writes both
+     * by one call, and the database knows who it is. Lines of one call have the same `what` and `reason`. */
+    semel_status (*audit)(struct semel_store *store, const struct semel_audit *lines, size_t n, int64_t now_us,
                           struct semel_error *err);
 
     /* Is a transaction open on the native handle, whoever began it? */
@@ -504,7 +511,7 @@ semel_status semel_store_purge_business(struct semel_store *store, struct semel_
                                         size_t max, size_t *ret_deleted, struct semel_error *err);
 semel_status semel_store_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                     char ret_id[37], struct semel_error *err);
-semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *lines, size_t n, int64_t now_us,
                                struct semel_error *err);
 bool semel_store_busy(struct semel_store *store);
 void semel_store_begin_early(struct semel_store *store, struct semel_str consumer);

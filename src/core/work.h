@@ -22,6 +22,7 @@ struct copy {
 struct item {
     struct semel__msg *msg;
     size_t place; /* in order of arrival */
+    size_t rank;  /* of a delivery: in the order of (source, id) */
     struct copy *copies;
     struct semel_settled *out;
     struct semel_lease *lease; /* NULL: a delivery that is not claimed */
@@ -43,11 +44,12 @@ struct item {
     struct semel_progress progress; /* what the row will be when the transaction commits */
     bool changed;                   /* `progress` has to be written */
     bool adopted;                   /* ... as it was: only the payload is stored, which the row was without */
+    bool superseded;                /* a corrected copy takes its place: it keeps its payload, its version is open */
     bool removed;
     bool ended; /* ran and reported an end other than success */
     bool left;  /* depends on one that failed in this transaction: taken out of it, and run in the next one */
     bool fenced;
-    struct semel_error damage;
+    const struct semel_error *damage; /* the row, or the versions of its key, cannot be read; NULL: they can */
 };
 
 /* What a piece of work does. */
@@ -123,6 +125,8 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err);
 semel_status semel__work_fetch(struct work *work, struct semel_error *err);
 /* Writes what the items have become. */
 semel_status semel__work_settle(struct work *work, struct semel_error *err);
+/* The items of a WORK_STORE, admitted and written; those that may run are due at once. */
+semel_status semel__work_put(struct work *work, struct semel_error *err);
 /* What is known of the business keys that the item wants, for the verdict on it. */
 void semel__item_intent(const struct work *work, const struct item *item, struct semel_facts *facts);
 /* Was the item judged by a business key that `failed`, or an item which is left out, holds in this transaction? */
@@ -133,7 +137,11 @@ bool semel__item_wishes_more(const struct item *item);
 /* A token for a claim of this row; NULL: it has none yet. */
 int64_t semel__work_token(struct work *work, const struct semel_row *row);
 
-/* inbox.c: after the commit: acts for the deliveries, counts, alerts. */
+/* inbox.c: one item per message, merged and in run order; *n is how many that are. Memory from the arena. */
+semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
+                                  size_t *n, struct semel_settled *out, struct item ***ret_items,
+                                  struct semel_error *err);
+/* After the commit: acts for the deliveries, counts, alerts. */
 semel_status semel__work_report(struct work *work, struct semel_error *err);
 void semel__item_end(struct work *work, struct item *item); /* what the row becomes by item->ending */
 /* Transactions over items until every one is settled, cut as needed. */
@@ -165,9 +173,5 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
 semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
 /* Is this the world's failure, which charges no message? */
 bool semel__is_environment(semel_status status, const struct semel_error *err);
-
-/* Of a put: a new one that is not to run yet waits for its time alone, without a class; the verdict comes then. false:
- * it has no such time. */
-bool semel__item_postpone(struct work *work, struct item *item);
 
 #endif

@@ -5,10 +5,11 @@
  * Does a retry help? One message is tried alone first, and those that were released are looked at while the rest goes
  * on, so that a cause that is still there does not cost the whole selection another round.
  *
- * Invariants: a step handles at most one message and never waits. Every answer is counted, also when its cause is one
- * too many to be kept apart. Only messages that have run since their retry speak for or against the cause, so that a
- * consumer without workers is told apart from one whose cause is still there. At most WATCHED messages are kept in
- * mind.
+ * Invariants: a step handles at most one chunk, in one transaction with the marks of its places, and never waits: what
+ * is marked was done, and nothing else was. Chunks follow the rate, ten per second. Every answer is counted, also when
+ * its cause is one too many to be kept apart. Only messages that have run since their retry speak for or against the
+ * cause, so that a consumer without workers is told apart from one whose cause is still there. At most WATCHED messages
+ * are kept in mind.
  */
 #include <stdio.h>
 
@@ -17,7 +18,8 @@
 #include "base/wait.h"
 #include "ops/ops.h"
 
-#define LOOKED_AT_MAX 5000000 /* rows that may be walked to find what matches */
+#define CHUNK 500
+#define CHUNKS_PER_S 10
 #define CAUSES_MAX 50
 #define LOOK_EVERY 20 /* messages, or a second */
 #define LOOK_STEP_US INT64_C(50000)
@@ -52,10 +54,14 @@ struct semel_bulk {
     struct semel_bulk_options options;
     struct semel_arena kept, arena; /* the selection's texts; one step */
     bool over, probing;             /* probing: the next one that is retried is watched */
-    struct place last;              /* the message that the last step handled, or that is watched */
-    bool watching, answered;
+    struct place last;              /* the message that is watched */
+    bool watching;
     int64_t watched_until_us;
-    struct semel_answer answer;
+    /* The chunk of the last step, and how many the next may have: fewer after contention. */
+    struct semel_selected *chunk;
+    struct semel_answer *answers;
+    size_t n_chunk, chunk_max;
+    int tries;
     int64_t next_us, looked_us; /* pace: when the next one may go; when the released were looked at */
     int64_t since_look;
     int64_t first, again; /* the first place of this run; the last that was retried again (see handle_again) */
@@ -94,17 +100,14 @@ semel_status semel__bulk_count(struct semel_ops *ops, const struct semel_filter 
 {
     *ret = (struct semel_groups){0};
     *ret_total = 0;
-    semel_status status = semel_query_groups(ops->store, filter, LOOKED_AT_MAX, SEMEL_SELECTION_MAX + 1, ops->arena,
+    semel_status status = semel_query_groups(ops->store, filter, SEMEL_SELECTION_MAX, SEMEL_CAUSES_COUNTED, ops->arena,
                                              &ret->groups, &ret->n, &ret->capped, err);
     for (size_t i = 0; status == SEMEL_OK && i < ret->n; i++)
         *ret_total += ret->groups[i].n;
     if (status == SEMEL_OK && ret->capped)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_REJECTED,
                            "more than %d messages would have to be looked at: say more, e.g. a consumer or a key",
-                           LOOKED_AT_MAX);
-    if (status == SEMEL_OK && *ret_total > SEMEL_SELECTION_MAX)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_REJECTED,
-                           "more than %d messages match: choose fewer, e.g. by newer or error", SEMEL_SELECTION_MAX);
+                           SEMEL_SELECTION_MAX);
     return status;
 }
 
@@ -160,9 +163,11 @@ semel_status semel__bulk_open(struct semel_bulk **ret, struct semel_ops *ops, co
         return semel__fail_memory(err);
     b->ops = ops;
     b->options = *options;
+    b->chunk_max = CHUNK;
+    b->answers = semel__calloc(CHUNK, sizeof *b->answers);
     semel__arena_init(&b->kept, (size_t)1 << 20);
-    semel__arena_init(&b->arena, (size_t)16 << 20);
-    bool kept = keep_selection(b, selection);
+    semel__arena_init(&b->arena, (size_t)128 << 20);
+    bool kept = b->answers != NULL && keep_selection(b, selection);
     if (!kept || !read_word(b)) {
         semel__bulk_close(b);
         return !kept ? semel__fail_memory(err)
@@ -170,6 +175,8 @@ semel_status semel__bulk_open(struct semel_bulk **ret, struct semel_ops *ops, co
                                    "the selection is for a command that there is none of");
     }
     b->selection.reason = b->given.reason;
+    if (b->options.rate == SEMEL_NONE)
+        b->options.rate = b->given.kind == SEMEL_COMMAND_RETRY ? SEMEL_BULK_RATE : 0;
     b->probing = options->probe && b->given.kind == SEMEL_COMMAND_RETRY;
     *ret = b;
     return SEMEL_OK;
@@ -181,6 +188,7 @@ void semel__bulk_close(struct semel_bulk *bulk)
         return;
     semel__arena_done(&bulk->kept);
     semel__arena_done(&bulk->arena);
+    semel__free(bulk->answers);
     semel__free(bulk);
 }
 
@@ -261,12 +269,14 @@ static void place_put(struct place *place, const struct semel_selected *row)
     place->used = true;
 }
 
-const struct semel_answer *semel__bulk_answer(const struct semel_bulk *bulk, struct semel_str *ret_id,
+const struct semel_answer *semel__bulk_answer(const struct semel_bulk *bulk, size_t i, struct semel_str *ret_id,
                                               struct semel_str *ret_consumer)
 {
-    *ret_id = name_str(&bulk->last.id);
-    *ret_consumer = name_str(&bulk->last.consumer);
-    return bulk->answered ? &bulk->answer : NULL;
+    if (i >= bulk->n_chunk)
+        return NULL;
+    *ret_id = bulk->chunk[i].id;
+    *ret_consumer = bulk->chunk[i].consumer;
+    return &bulk->answers[i];
 }
 
 static enum fate judge(const struct semel_progress *progress)
@@ -293,37 +303,25 @@ static enum fate judge(const struct semel_progress *progress)
     return ENDED;
 }
 
-/* The row of that name, without its payload; NULL: there is none that can be read. */
-static semel_status read_row(struct semel_bulk *b, struct semel_str consumer, struct semel_str source,
-                             struct semel_str id, struct semel_row **ret, struct semel_error *err)
+/* Reads the rows of messages of one consumer. */
+static semel_status read_places(struct semel_bulk *b, struct place *const *places, size_t n, struct semel_fetched *ret,
+                                struct semel_error *err)
 {
-    struct semel_filter filter = {.consumer = consumer,
-                                  .source = source,
-                                  .id = id,
-                                  .received_before_us = SEMEL_NONE,
-                                  .received_after_us = SEMEL_NONE};
-    size_t n = 0, damaged;
-    semel_status status = semel_query_list(b->ops->store, &filter, SEMEL_NONE, 1, false, &b->arena, ret, &n, &damaged,
-                                           err);
-    *ret = n == 1 ? *ret : NULL;
-    return status;
+    for (size_t i = 0; i < n; i++)
+        ret[i] = (struct semel_fetched){.source = name_str(&places[i]->source), .id = name_str(&places[i]->id)};
+    return semel_query_rows(b->ops->store, name_str(&places[0]->consumer), ret, n, &b->arena, err);
 }
 
-/* `cause` has room for 600 bytes: class and text of what failed again. */
-static semel_status look_at(struct semel_bulk *b, const struct place *place, enum fate *ret, char *cause,
-                            struct semel_error *err)
+/* Gone is ended, too. `cause` has room for 600 bytes: class and text of what failed again. */
+static enum fate fate_of(const struct semel_fetched *found, char *cause)
 {
-    struct semel_row *row = NULL;
     char text[500];
-    semel_status status = read_row(b, name_str(&place->consumer), name_str(&place->source), name_str(&place->id), &row,
-                                   err);
-    *ret = ENDED; /* gone is ended, too */
-    if (row == NULL)
-        return status;
-    *ret = judge(&row->progress);
-    semel__str_show(text, sizeof text, row->progress.error_text);
-    snprintf(cause, 600, "%s%s%s", semel__class_name(row->progress.error_class), text[0] != '\0' ? ": " : "", text);
-    return status;
+    if (!found->present || found->damaged)
+        return ENDED;
+    semel__str_show(text, sizeof text, found->row.progress.error_text);
+    snprintf(cause, 600, "%s%s%s", semel__class_name(found->row.progress.error_class), text[0] != '\0' ? ": " : "",
+             text);
+    return judge(&found->row.progress);
 }
 
 /* ---- does it help? ------------------------------------------------------------------------------- */
@@ -338,10 +336,12 @@ static void stop_again(struct semel_bulk *b, const char *what, const char *cause
 /* Watches the one that was retried alone. Returns how long to wait. */
 static int64_t watch_step(struct semel_bulk *b)
 {
-    enum fate fate = PENDING;
+    struct place *const last = &b->last;
+    struct semel_fetched found;
     struct semel_error err = {0};
     char cause[600] = "";
-    semel_status status = look_at(b, &b->last, &fate, cause, &err);
+    semel_status status = read_places(b, &last, 1, &found, &err);
+    enum fate fate = status == SEMEL_OK ? fate_of(&found, cause) : PENDING;
     if (status != SEMEL_OK && status != SEMEL_RETRY) {
         semel__bulk_stop(b, "store", err.text);
         return 0;
@@ -385,30 +385,35 @@ static bool most_failed(const struct semel_bulk *b)
     return n >= ENOUGH;
 }
 
-/* Looks at some of those that were released. Stops when most of the last that ended have failed again. */
+/* Looks at some of those that were released, of one consumer. Stops when most of the last that ended have failed
+ * again. */
 static semel_status look_at_some(struct semel_bulk *b, struct semel_error *err)
 {
-    size_t looks = 0;
-    for (size_t i = 0; i < WATCHED && looks < LOOKS; i++, b->at++) {
+    struct place *places[LOOKS];
+    struct semel_fetched found[LOOKS];
+    size_t n = 0;
+    for (size_t i = 0; i < WATCHED && n < LOOKS; i++, b->at++) {
         struct place *place = &b->list[b->at % WATCHED];
-        enum fate fate;
-        char cause[600] = "";
         if (!place->used)
             continue;
-        semel_status status = look_at(b, place, &fate, cause, err);
-        if (status != SEMEL_OK)
-            return status;
-        looks++;
+        if (n > 0 && !semel__str_eq(name_str(&place->consumer), name_str(&places[0]->consumer)))
+            break;
+        places[n++] = place;
+    }
+    semel_status status = n > 0 ? read_places(b, places, n, found, err) : SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        char cause[600] = "";
+        enum fate fate = fate_of(&found[i], cause);
         if (fate != ENDED && fate != FAILED)
             continue;
-        place->used = false;
+        places[i]->used = false;
         b->failed[b->ended++ % WINDOW] = fate == FAILED;
         if (most_failed(b)) {
             stop_again(b, "most of the last that ran have failed again", cause);
-            return SEMEL_OK;
+            break;
         }
     }
-    return SEMEL_OK;
+    return status;
 }
 
 /* From time to time: have those that were released failed again? */
@@ -416,7 +421,7 @@ static void look_back(struct semel_bulk *b)
 {
     struct semel_error err = {0};
     int64_t now_us = semel__steady_us();
-    if (++b->since_look < LOOK_EVERY && now_us - b->looked_us < 1000000)
+    if (b->since_look < LOOK_EVERY && now_us - b->looked_us < 1000000)
         return;
     b->since_look = 0;
     b->looked_us = now_us;
@@ -425,117 +430,202 @@ static void look_back(struct semel_bulk *b)
         semel__bulk_stop(b, "store", err.text);
 }
 
-/* ---- working through it -------------------------------------------------------------------------- */
+/* ---- a chunk ------------------------------------------------------------------------------------- */
 
-static semel_status mark(struct semel_bulk *b, int64_t place, struct semel_error *err)
+/* At a rate, a tenth of a second's worth; while one is tried alone, that one. */
+static size_t chunk_size(const struct semel_bulk *b)
 {
-    struct semel_store *store = b->ops->store;
-    semel_status status = SEMEL_OK;
-    for (int i = 0; i < TRIES; i++) {
-        int64_t now_us;
-        status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
-        if (status == SEMEL_OK) {
-            status = semel_query_mark(store, b->selection.number, place, semel__str(semel__answer_name(b->answer.kind)),
-                                      err);
-            if (status == SEMEL_OK)
-                status = semel_store_commit(store, err);
-            else
-                semel_store_rollback(store);
-        }
-        if (status == SEMEL_UNKNOWN || status == SEMEL_CLOSED)
-            (void)semel_store_reopen(store, NULL); /* a place that is marked already stays as it is */
-        else if (status != SEMEL_RETRY)
+    const int64_t rate = b->options.rate, paced = rate / CHUNKS_PER_S > 0 ? rate / CHUNKS_PER_S : 1;
+    if (b->probing)
+        return 1;
+    return rate > 0 && (size_t)paced < b->chunk_max ? (size_t)paced : b->chunk_max;
+}
+
+/* What an earlier run of this selection retried in vain, such as its probe, is a dead letter again: when the rest went
+ * well, it is retried, too. Not what this run has retried. Two who resume at once share them: the row has changed for
+ * the second. */
+static semel_status choose_again(struct semel_bulk *b, struct semel_selected **ret, size_t *ret_n,
+                                 struct semel_error *err)
+{
+    *ret_n = 0;
+    if (b->given.kind != SEMEL_COMMAND_RETRY)
+        return SEMEL_OK;
+    return semel_query_again(b->ops->store, b->selection.number, b->again, b->first, chunk_size(b), &b->arena, ret,
+                             ret_n, err);
+}
+
+/* The next places, of one consumer. */
+static semel_status choose(struct semel_bulk *b, bool *ret_again, struct semel_selected **ret, size_t *ret_n,
+                           struct semel_error *err)
+{
+    struct semel_selected *all = NULL;
+    size_t n = 0, kept = 0;
+    semel_status status = semel_query_selected(b->ops->store, b->selection.number, chunk_size(b), &b->arena, &all, &n,
+                                               err);
+    if (status == SEMEL_OK && b->first == 0)
+        b->first = n > 0 ? all[0].place : INT64_MAX;
+    *ret_again = status == SEMEL_OK && n == 0;
+    if (*ret_again)
+        status = choose_again(b, &all, &n, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        if (semel__str_eq(all[i].consumer, all[0].consumer))
+            all[kept++] = all[i];
+        else if (*ret_again) /* `again` is a place: none before it may be left out */
             break;
+    *ret = all;
+    *ret_n = kept;
+    return status;
+}
+
+/* What the command must not meet in one transaction with others: see semel__inbox_commands. */
+static bool apart(const struct semel_bulk *b, const struct semel_row *row)
+{
+    return row->n_wants > 0 || (b->given.kind == SEMEL_COMMAND_RESOLVE && row->version != SEMEL_NONE);
+}
+
+/* Reads the rows of the first n places; *ret_n of them go together. One that is gone, or damaged, has only its name:
+ * core says which. updated_us is that of the selection, so that a row that has changed since is left alone. */
+static semel_status read_rows(struct semel_bulk *b, const struct semel_selected *chosen, size_t n,
+                              const struct semel_row ***ret, size_t *ret_n, struct semel_error *err)
+{
+    struct semel_fetched *found = semel__arena_alloc(&b->arena, n, sizeof *found);
+    const struct semel_row **rows = semel__arena_alloc(&b->arena, n, sizeof *rows);
+    if (found == NULL || rows == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        found[i] = (struct semel_fetched){.source = chosen[i].source, .id = chosen[i].id};
+    semel_status status = semel_query_rows(b->ops->store, chosen[0].consumer, found, n, &b->arena, err);
+    for (*ret_n = 0; status == SEMEL_OK && *ret_n < n; (*ret_n)++) {
+        struct semel_fetched *one = &found[*ret_n];
+        if (!one->present || one->damaged)
+            one->row = (struct semel_row){.source = one->source, .id = one->id, .version = SEMEL_NONE};
+        one->row.consumer = chosen[0].consumer;
+        one->row.updated_us = chosen[*ret_n].updated_us;
+        rows[*ret_n] = &one->row;
+        if (apart(b, &one->row)) {
+            *ret_n += *ret_n == 0;
+            break;
+        }
     }
+    *ret = rows;
     return status;
 }
 
 static void was_changed(struct semel_answer *answer)
 {
     answer->kind = SEMEL_SKIPPED;
-    answer->judged = SEMEL_JUDGED_CHANGED;
     snprintf(answer->cause, sizeof answer->cause, "already handled: it has changed since it was chosen");
     snprintf(answer->text, sizeof answer->text, "was not touched: %s", answer->cause);
 }
 
-/* Reads the row of the selection and gives it the command, unless it has changed since it was chosen. */
-static semel_status act_on(struct semel_bulk *b, const struct semel_selected *chosen, struct semel_error *err)
+/* After a commit of unknown outcome: the marks tell. */
+static semel_status look_again(struct semel_bulk *b, const struct semel_selected *first, bool *ret_done,
+                               struct semel_error *err)
 {
-    struct semel_row *row = NULL;
-    struct semel_row bare = {.consumer = chosen->consumer,
-                             .source = chosen->source,
-                             .id = chosen->id,
-                             .version = SEMEL_NONE,
-                             .updated_us = chosen->updated_us}; /* it is gone, or damaged: core says which */
-    b->answer = (struct semel_answer){0};
-    semel_status status = read_row(b, chosen->consumer, chosen->source, chosen->id, &row, err);
-    if (status != SEMEL_OK)
-        return status;
-    bool same = row == NULL || row->updated_us == chosen->updated_us;
-    if (same)
-        status = semel__ops_act(b->ops, &b->given, row != NULL ? row : &bare, &b->answer, err);
-    if (!same || (status == SEMEL_OK && b->answer.judged == SEMEL_JUDGED_CHANGED))
-        was_changed(&b->answer);
+    struct semel_selected *left = NULL;
+    size_t n = 0;
+    semel_status status = semel_store_reopen(b->ops->store, err);
+    if (status == SEMEL_OK)
+        status = semel_query_selected(b->ops->store, b->selection.number, 1, &b->arena, &left, &n, err);
+    *ret_done = status == SEMEL_OK && (n == 0 || left[0].place != first->place);
     return status;
 }
 
-/* What was skipped or refused costs nobody anything, and is not waited for. */
-static void went(struct semel_bulk *b)
+/* Gives the command to the first of the chosen, and marks their places. *ret_n = 0: nothing was done, and it may be
+ * tried again, with fewer. */
+static semel_status act_on(struct semel_bulk *b, const struct semel_selected *chosen, size_t n, bool again,
+                           size_t *ret_n, struct semel_error *err)
 {
-    int64_t rate = b->options.rate, now_us = semel__steady_us(), step_us = rate > 0 ? 1000000 / rate : 0;
+    const struct semel_row **rows = NULL;
+    int64_t *places = semel__arena_alloc(&b->arena, n, sizeof *places);
+    bool done = true;
+    if (places == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        places[i] = chosen[i].place;
+    const struct semel_places_marked marked = {b->selection.number, places};
+    semel_status status = read_rows(b, chosen, n, &rows, ret_n, err);
+    if (status == SEMEL_OK)
+        status = semel__ops_act(b->ops, &b->given, rows, *ret_n, again ? NULL : &marked, b->answers, err);
+    if (status == SEMEL_UNKNOWN && !again)
+        status = look_again(b, chosen, &done, err);
+    for (size_t i = 0; status == SEMEL_OK && done && i < *ret_n; i++)
+        if (b->answers[i].judged == SEMEL_JUDGED_CHANGED)
+            was_changed(&b->answers[i]);
+    *ret_n = done ? *ret_n : 0;
+    return status;
+}
+
+/* ---- working through it -------------------------------------------------------------------------- */
+
+/* What was skipped or refused costs nobody anything, and is not waited for. */
+static void went(struct semel_bulk *b, int64_t n)
+{
+    int64_t rate = b->options.rate, now_us = semel__steady_us(), step_us = rate > 0 ? n * 1000000 / rate : 0;
     bool steady = b->next_us <= now_us && now_us - b->next_us < step_us; /* what was waited too long is made good */
     b->next_us = (steady ? b->next_us : now_us) + step_us;
 }
 
-/* What an earlier run of this selection retried in vain, such as its probe, is a dead letter again: when the rest went
- * well, it is retried, too. Not what this run has retried. Two who resume at once share them: the row has changed for
- * the second. */
-static semel_status handle_again(struct semel_bulk *b, struct semel_selected **ret, size_t *ret_n,
-                                 struct semel_error *err)
+/* Counts the answers, and remembers those that were released. */
+static void note(struct semel_bulk *b)
 {
-    semel_status status = SEMEL_OK;
-    *ret_n = 0;
-    if (b->given.kind == SEMEL_COMMAND_RETRY)
-        status = semel_query_again(b->ops->store, b->selection.number, b->again, b->first, 1, &b->arena, ret, ret_n,
-                                   err);
-    if (status == SEMEL_OK && *ret_n > 0)
-        b->again = (*ret)[0].place;
-    return status;
+    int64_t done = 0;
+    for (size_t i = 0; i < b->n_chunk; i++) {
+        count(b, &b->chunk[i], &b->answers[i]);
+        if (b->answers[i].kind != SEMEL_DID)
+            continue;
+        done++;
+        if (b->given.kind != SEMEL_COMMAND_RETRY)
+            continue;
+        place_put(b->probing ? &b->last : &b->list[b->put++ % WATCHED],
+                  &b->chunk[i]); /* a full list forgets the oldest */
+        b->watching = b->probing;
+    }
+    if (done == 0)
+        return;
+    went(b, done);
+    b->since_look += done;
+    b->watched_until_us = semel__time_add(semel__steady_us(), b->options.wait_us);
+    if (b->given.kind == SEMEL_COMMAND_RETRY && !b->watching)
+        look_back(b);
 }
 
-/* One message, from the selection to its mark. */
-static semel_status handle_one(struct semel_bulk *b, struct semel_error *err)
+/* What kept a chunk from being done may not be there for fewer: contention, or a row that the store refuses. */
+static bool try_again(struct semel_bulk *b, semel_status status)
 {
-    struct semel_selected *rows = NULL;
-    size_t n = 0;
-    semel_status status = semel_query_selected(b->ops->store, b->selection.number, 1, &b->arena, &rows, &n, err);
-    if (status == SEMEL_OK && b->first == 0)
-        b->first = n > 0 ? rows[0].place : INT64_MAX;
-    const bool again = status == SEMEL_OK && n == 0;
-    if (again)
-        status = handle_again(b, &rows, &n, err);
+    bool lost = status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    if (lost)
+        (void)semel_store_reopen(b->ops->store, NULL);
+    else if (status != SEMEL_RETRY && (status != SEMEL_INVALID || b->chunk_max == 1))
+        return false;
+    if (b->chunk_max == 1 || lost)
+        return ++b->tries < TRIES;
+    b->chunk_max = status == SEMEL_INVALID ? 1 : b->chunk_max / 2;
+    return true;
+}
+
+/* A chunk, from the selection to its marks. */
+static semel_status handle_chunk(struct semel_bulk *b, struct semel_error *err)
+{
+    struct semel_selected *chosen = NULL;
+    size_t n = 0, done = 0;
+    bool again;
+    semel_status status = choose(b, &again, &chosen, &n, err);
     b->over = status == SEMEL_OK && n == 0;
-    if (status != SEMEL_OK || n == 0)
-        return status;
-    status = act_on(b, &rows[0], err);
+    if (status == SEMEL_OK && n > 0)
+        status = act_on(b, chosen, n, again, &done, err);
     if (status != SEMEL_OK)
-        return status;
-    place_put(&b->last, &rows[0]);
-    b->answered = true;
-    count(b, &rows[0], &b->answer);
-    if (!again)
-        status = mark(b, rows[0].place, err);
-    if (status != SEMEL_OK || b->answer.kind != SEMEL_DID)
-        return status;
-    went(b);
-    if (b->given.kind != SEMEL_COMMAND_RETRY)
+        return try_again(b, status) ? SEMEL_OK : status;
+    if (done == 0)
         return SEMEL_OK;
-    b->watching = b->probing;
-    b->watched_until_us = semel__time_add(semel__steady_us(), b->options.wait_us);
-    if (b->watching)
-        return SEMEL_OK;
-    place_put(&b->list[b->put++ % WATCHED], &rows[0]); /* a full list forgets the oldest */
-    look_back(b);
+    b->tries = 0;
+    b->chunk_max = 2 * (done < n ? done : b->chunk_max); /* fewer where many go apart */
+    b->chunk_max = b->chunk_max < CHUNK ? b->chunk_max : CHUNK;
+    b->chunk = chosen;
+    b->n_chunk = done;
+    if (again)
+        b->again = chosen[done - 1].place;
+    note(b);
     return SEMEL_OK;
 }
 
@@ -543,7 +633,7 @@ int64_t semel__bulk_step(struct semel_bulk *b)
 {
     struct semel_error err = {0};
     int64_t wait_us = 0;
-    b->answered = false;
+    b->n_chunk = 0;
     if (b->over)
         return -1;
     semel__arena_reset(&b->arena);
@@ -554,7 +644,7 @@ int64_t semel__bulk_step(struct semel_bulk *b)
     wait_us = b->options.rate > 0 ? b->next_us - semel__steady_us() : 0;
     if (wait_us > 0)
         return wait_us;
-    if (handle_one(b, &err) != SEMEL_OK)
+    if (handle_chunk(b, &err) != SEMEL_OK)
         semel__bulk_stop(b, "store", err.text);
     return b->over ? -1 : 0;
 }

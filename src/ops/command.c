@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * command.c: one command to one message: retry, discard, resolve.
+ * command.c: one command to one message: retry, discard, resolve, correct.
  *
  * Invariants: a command is about the row that was read: one that has been touched since is left alone (P43). The row
  * keeps its id (P41) and is changed by one transaction, together with its audit line (P42); core sees to that, and core
@@ -63,28 +63,6 @@ static semel_status be_ready(struct semel_ops *ops, struct semel_str consumer, s
     return SEMEL_OK;
 }
 
-static semel_status act_once(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
-                             struct semel_answer *ret, struct semel_error *err)
-{
-    const struct semel_command command = {.kind = given->kind,
-                                          .row = row,
-                                          .who = ops->who,
-                                          .reason = given->reason,
-                                          .outcome = given->outcome,
-                                          .force = given->force};
-    struct semel_command_result result;
-    semel_status status = be_ready(ops, row->consumer, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__inbox_command(&ops->inbox, &command, &result, err);
-    if (status != SEMEL_OK && status != SEMEL_INVALID)
-        return status;
-    ret->kind = status == SEMEL_INVALID ? SEMEL_REFUSED : result.done ? SEMEL_DID : SEMEL_SKIPPED;
-    ret->judged = result.judged;
-    ret->state = result.state;
-    return SEMEL_OK;
-}
-
 static void show(struct semel_buf *from, char *to, size_t size)
 {
     semel__str_show(to, size, semel__buf_str(from));
@@ -108,22 +86,91 @@ static void put_why(struct semel_ops *ops, const struct semel_instruction *given
              ret->figure[0] != '\0' ? "; " : "", ret->figure);
 }
 
-semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
+/* The places of a selection, marked with what came of their rows. */
+struct marking {
+    struct semel_store *store;
+    const struct semel_places_marked *places;
+    const struct semel_command_result *results;
+    size_t n;
+};
+
+static enum semel_answer_kind kind_of(const struct semel_command_result *result)
+{
+    return result->done ? SEMEL_DID : result->why.status == SEMEL_OK ? SEMEL_SKIPPED : SEMEL_REFUSED;
+}
+
+static semel_status mark(void *ctx, struct semel_error *err)
+{
+    const struct marking *m = ctx;
+    struct semel_mark *marks = semel__calloc(m->n, sizeof *marks);
+    if (marks == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < m->n; i++)
+        marks[i] = (struct semel_mark){m->places->at[i], semel__str(semel__answer_name(kind_of(&m->results[i])))};
+    semel_status status = semel_query_mark(m->store, m->places->selection, marks, m->n, err);
+    semel__free(marks);
+    return status;
+}
+
+/* The store has refused one row by itself: that is its answer, and its place is marked apart. */
+static semel_status mark_refused(struct marking *m, struct semel_command_result *result, struct semel_error *err)
+{
+    int64_t now_us;
+    *result = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .why = *err};
+    if (m->places == NULL)
+        return SEMEL_OK;
+    semel_status status = semel_store_begin(m->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = mark(m, err);
+    if (status == SEMEL_OK)
+        return semel_store_commit(m->store, err);
+    semel_store_rollback(m->store);
+    return status;
+}
+
+semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instruction *given,
+                            const struct semel_row *const *rows, size_t n, const struct semel_places_marked *places,
+                            struct semel_answer *ret, struct semel_error *err)
+{
+    const struct semel_command command = {.kind = given->kind,
+                                          .who = ops->who,
+                                          .reason = given->reason,
+                                          .outcome = given->outcome,
+                                          .force = given->force};
+    struct semel_command_result *results = semel__calloc(n, sizeof *results);
+    struct marking m = {ops->store, places, results, n};
+    semel_status status = results != NULL ? be_ready(ops, rows[0]->consumer, err) : semel__fail_memory(err);
+    if (status == SEMEL_OK) {
+        status = semel__inbox_commands(&ops->inbox, &command, rows, n, places != NULL ? mark : NULL, &m, results, err);
+        if (status == SEMEL_INVALID && n == 1)
+            status = mark_refused(&m, results, err);
+    }
+    for (size_t i = 0; (status == SEMEL_OK || status == SEMEL_UNKNOWN) && i < n; i++) {
+        ret[i] = (struct semel_answer){.kind = kind_of(&results[i]),
+                                       .judged = results[i].judged,
+                                       .state = results[i].state};
+        if (!results[i].done)
+            put_why(ops, given, rows[i], &results[i].why, &ret[i]);
+    }
+    semel__free(results);
+    return status;
+}
+
+/* Contention is waited out for a while; after a commit of unknown outcome the row is looked at again. */
+static semel_status act_one(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
                             struct semel_answer *ret, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     for (int i = 0; i < TRIES; i++) {
-        *ret = (struct semel_answer){.kind = SEMEL_SKIPPED};
         semel__error_clear(err);
-        status = act_once(ops, given, row, ret, err);
+        status = semel__ops_act(ops, given, &row, 1, NULL, ret, err);
         bool lost = status == SEMEL_UNKNOWN || status == SEMEL_CLOSED;
         if (lost && semel_store_reopen(ops->store, NULL) != SEMEL_OK)
             return status;
         if (!lost && status != SEMEL_RETRY)
             break;
     }
-    if (status == SEMEL_OK && ret->kind != SEMEL_DID)
-        put_why(ops, given, row, err, ret);
     return status;
 }
 
@@ -142,6 +189,55 @@ static semel_status besides(struct semel_ops *ops, const struct semel_instructio
     else if (status == SEMEL_OK)
         semel__put_stale(&facts, text);
     return status;
+}
+
+/* A corrected copy. After a commit of unknown outcome core looks again. */
+static semel_status correct(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
+                            struct semel_answer *ret, struct semel_error *err)
+{
+    struct semel_ops_facts facts;
+    struct semel_command_result result;
+    struct semel_correction correction = {.command = {.kind = SEMEL_COMMAND_CORRECT,
+                                                      .row = row,
+                                                      .who = ops->who,
+                                                      .reason = given->reason,
+                                                      .force = given->force},
+                                          .payload = given->payload};
+    semel_status status = semel__ops_facts(ops, row, &facts, err);
+    if (status == SEMEL_OK)
+        status = be_ready(ops, row->consumer, err);
+    if (status != SEMEL_OK)
+        return status;
+    const enum semel_order order = ops->policy.order;
+    ops->policy.order = facts.policy->order; /* also where only the messages of the key have settled it */
+    correction.business = facts.history->business;
+    correction.n_business = facts.history->n_business;
+    for (int i = 0; i < TRIES; i++) {
+        semel__error_clear(err);
+        status = semel__inbox_correct(&ops->inbox, &correction, &result, err);
+        if (status != SEMEL_CLOSED && status != SEMEL_RETRY)
+            break;
+        if (status == SEMEL_CLOSED && semel_store_reopen(ops->store, NULL) != SEMEL_OK)
+            break;
+    }
+    ops->policy.order = order;
+    if (status != SEMEL_OK && status != SEMEL_INVALID)
+        return status;
+    *ret = (struct semel_answer){.kind = status == SEMEL_INVALID ? SEMEL_REFUSED
+                                         : result.done           ? SEMEL_DID
+                                                                 : SEMEL_SKIPPED,
+                                 .judged = result.judged,
+                                 .state = result.state};
+    if (ret->kind != SEMEL_DID) {
+        put_why(ops, given, row, err, ret);
+        return SEMEL_OK;
+    }
+    semel__str_show(ret->copy, sizeof ret->copy, semel__str(correction.id));
+    snprintf(ret->text, sizeof ret->text,
+             "is corrected: %s has the new payload and is to run; the message itself is "
+             "rejected, and keeps its payload",
+             ret->copy);
+    return SEMEL_OK;
 }
 
 static semel_status would(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
@@ -165,7 +261,7 @@ static semel_status act(struct semel_ops *ops, const struct semel_instruction *g
                                        "is resolved: it is completed"};
     semel_status status = besides(ops, given, row, more, err);
     if (status == SEMEL_OK)
-        status = semel__ops_act(ops, given, row, ret, err);
+        status = act_one(ops, given, row, ret, err);
     if (status != SEMEL_OK || ret->kind != SEMEL_DID)
         return status;
     if (given->kind == SEMEL_COMMAND_RETRY && ret->state == SEMEL_STATE_WAITING)
@@ -184,7 +280,9 @@ semel_status semel__ops_command(struct semel_ops *ops, const struct semel_instru
 {
     struct semel_buf text;
     semel__buf_init(&text, sizeof ret->text);
-    semel_status status = dry_run ? would(ops, given, row, &text, ret, err) : act(ops, given, row, &text, ret, err);
+    semel_status status = dry_run                                ? would(ops, given, row, &text, ret, err)
+                          : given->kind == SEMEL_COMMAND_CORRECT ? correct(ops, given, row, ret, err)
+                                                                 : act(ops, given, row, &text, ret, err);
     semel__buf_done(&text);
     return status;
 }

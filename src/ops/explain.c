@@ -810,6 +810,7 @@ static struct semel_key key_of(const struct semel_ops_facts *f)
                               .skipped = f->history->skipped,
                               .n_skipped = f->history->n_skipped,
                               .open = f->open != NULL,
+                              .parked = (int64_t)f->behind,
                               .head_arrival = f->head != NULL ? f->head->arrival : SEMEL_NONE,
                               .head_version = f->head != NULL ? f->head->version : SEMEL_NONE};
 }
@@ -853,6 +854,10 @@ enum semel_judgement semel__explain_would(const struct semel_ops_facts *f, enum 
         break;
     case SEMEL_COMMAND_RESOLVE:
         semel__buf_addf(text, "is %s: it would be completed without being run",
+                        semel__row_status_name(row->progress.state));
+        break;
+    case SEMEL_COMMAND_CORRECT:
+        semel__buf_addf(text, "is %s: a copy with the new payload would be due at once, and the message be rejected",
                         semel__row_status_name(row->progress.state));
         break;
     }

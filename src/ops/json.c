@@ -202,6 +202,8 @@ static void fill_answer(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "result", semel__str(semel__answer_name(report->answer.kind)));
     semel__object_text(one, "code", semel__str(semel__judgement_name(report->answer.judged)));
     semel__object_text(one, "status", state_text(report->answer.state));
+    if (report->answer.copy[0] != '\0')
+        semel__object_text(one, "copy", semel__str(report->answer.copy));
     semel__object_text(one, "text", semel__str(report->answer.text));
 }
 

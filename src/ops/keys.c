@@ -346,7 +346,7 @@ static semel_status change(struct acting *a, int64_t now_us, bool *undo, struct 
                                       .body = a->given->body};
     if (!semel__str_given(ending.headers))
         ending.headers = SEMEL_STR("[]");
-    semel_status status = semel_store_audit(a->ops->store, &line, now_us, err);
+    semel_status status = semel_store_audit(a->ops->store, &line, 1, now_us, err);
     if (status == SEMEL_OK)
         status = a->ops->store->ops->keys->end(a->ops->store, &ending, 1, now_us, err);
     if (status == SEMEL_OK && !ending.applied) {

@@ -101,9 +101,10 @@ semel_status semel__ops_facts(struct semel_ops *ops, const struct semel_row *row
 
 struct semel_instruction {
     enum semel_command_kind kind;
-    bool force; /* of a retry */
+    bool force; /* of a retry or a correct */
     struct semel_str reason;
     struct semel_str outcome; /* of a resolve: JSON, or not given */
+    struct semel_str payload; /* of a correct; the row is read with its payload then */
 };
 /* INVALID: the outcome or the reason cannot be one. A dry run needs no reason. */
 semel_status semel__ops_check(const struct semel_instruction *given, bool dry_run, struct semel_error *err);
@@ -117,6 +118,7 @@ struct semel_answer {
     char cause[256];             /* why it was not done; the same for the same cause */
     char figure[256];            /* more about this one message; may be empty */
     char text[1200];             /* all of it, for a person; follows the message's id */
+    char copy[SEMEL_ID_MAX + 1]; /* of a correct that was done: the id of the copy; else empty */
 };
 /* Gives the command to one row, in one transaction, if the row has not been touched since it was read; or says what it
  * would do. Contention is waited out for a while; after a commit of unknown outcome the row is looked at again. */
@@ -124,8 +126,15 @@ semel_status semel__ops_command(struct semel_ops *ops, const struct semel_instru
                                 const struct semel_row *row, bool dry_run, struct semel_answer *ret,
                                 struct semel_error *err);
 
-/* The same, without what it does to others: for many of them, one after the other. */
-semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
+/* The same once and without what it does to others, for n rows of one consumer in one transaction (see
+ * semel__inbox_commands), which also marks their places in a selection, if there is one. UNKNOWN: the answers hold if
+ * the places are marked. All others but OK: nothing was done. */
+struct semel_places_marked {
+    int64_t selection;
+    const int64_t *at; /* of each row */
+};
+semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instruction *given,
+                            const struct semel_row *const *rows, size_t n, const struct semel_places_marked *places,
                             struct semel_answer *ret, struct semel_error *err);
 
 /* ---- many (bulk.c) ----
@@ -134,19 +143,21 @@ semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instructio
  *   2. it is written down as a numbered selection: rows that come later are no part of it, and a row that has changed
  *      since is left alone, whoever has changed it;
  *   3. a retry tries the first message alone and goes on only when it did not fail again;
- *   4. the rest follows at the rate, each row in its own transaction, then its place in the selection is marked. Who
- *      dies between the two finds the row changed when the selection is resumed: nothing is done twice (P42);
- *   5. it stops when the cause turns out to be there still, or when it is told to, always between two messages. */
+ *   4. the rest follows at the rate, in chunks: a chunk is one transaction, which changes its rows, writes their audit
+ *      lines and marks their places in the selection. Who dies leaves whole chunks: nothing is done twice (P42);
+ *   5. it stops when the cause turns out to be there still, or when it is told to, always between two chunks. */
 
-#define SEMEL_SELECTION_MAX 100000
-#define SEMEL_BULK_RATE 50
+#define SEMEL_SELECTION_MAX 5000000 /* messages that are looked at to find what matches */
+#define SEMEL_CAUSES_COUNTED 20000  /* groups of semel__bulk_count */
+#define SEMEL_BULK_RATE 50          /* of a retry, which puts its load on others; discard and resolve have no limit */
 #define SEMEL_BULK_RATE_MAX 100000
 #define SEMEL_BULK_WAIT_US INT64_C(10000000)
 
 /* INVALID: the filter says no status, or one that there is nothing to do about; err begins with `status`. */
 semel_status semel__bulk_check(const struct semel_filter *filter, enum semel_command_kind kind,
                                struct semel_error *err);
-/* What a bulk command would meet. INVALID: too much matches, or has to be looked at. */
+/* What a bulk command would meet. ret->n == SEMEL_CAUSES_COUNTED: there may be more causes, and the total is a lower
+ * bound. INVALID: too much has to be looked at. */
 semel_status semel__bulk_count(struct semel_ops *ops, const struct semel_filter *filter, struct semel_groups *ret,
                                int64_t *ret_total, struct semel_error *err);
 /* Writes the selection down. ret->n == 0: nothing matches any more. */
@@ -158,7 +169,7 @@ semel_status semel__bulk_find(struct semel_ops *ops, int64_t number, struct seme
                               struct semel_error *err);
 
 struct semel_bulk_options {
-    int64_t rate; /* messages per second; 0: as fast as it goes */
+    int64_t rate; /* messages per second; 0: as fast as it goes; SEMEL_NONE: as the command has it */
     int64_t wait_us;
     bool probe; /* retry: the first message alone */
 };
@@ -168,15 +179,15 @@ struct semel_bulk; /* one run through a selection */
 semel_status semel__bulk_open(struct semel_bulk **ret, struct semel_ops *ops, const struct semel_selection *selection,
                               const struct semel_bulk_options *options, struct semel_error *err);
 void semel__bulk_close(struct semel_bulk *bulk);
-/* Does the next thing: at most one message. Returns how long to wait before the next step, in microseconds; 0: no
- * time; -1: it is over. Never waits itself. */
+/* Does the next thing: at most one chunk of messages. Returns how long to wait before the next step, in microseconds;
+ * 0: no time; -1: it is over. Never waits itself. */
 int64_t semel__bulk_step(struct semel_bulk *bulk);
 /* Ends it early; the word is for programs, the cause for people. Does nothing when it is over. */
 void semel__bulk_stop(struct semel_bulk *bulk, const char *word, const char *cause);
 bool semel__bulk_over(const struct semel_bulk *bulk);
 const char *semel__bulk_stopped(const struct semel_bulk *bulk, const char **ret_cause); /* the word; NULL: it was not */
-/* What the last step did to a message; NULL: nothing. */
-const struct semel_answer *semel__bulk_answer(const struct semel_bulk *bulk, struct semel_str *ret_id,
+/* What the last step did to its i-th message, from 0; NULL: it did nothing to any more. */
+const struct semel_answer *semel__bulk_answer(const struct semel_bulk *bulk, size_t i, struct semel_str *ret_id,
                                               struct semel_str *ret_consumer);
 /* Of this run. */
 int64_t semel__bulk_n(const struct semel_bulk *bulk, enum semel_answer_kind kind);

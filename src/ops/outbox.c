@@ -342,7 +342,7 @@ static semel_status change(struct acting *a, int64_t now_us, bool *undo, struct 
                                      .reason = a->given->reason,
                                      .id = semel__str(a->id)};
     bool done = false;
-    semel_status status = semel_store_audit(a->ops->store, &line, now_us, err);
+    semel_status status = semel_store_audit(a->ops->store, &line, 1, now_us, err);
     if (status == SEMEL_OK)
         status = semel_query_event_change(a->ops->store, &a->row, discard, now_us, &done, err);
     if (status == SEMEL_OK && !done) { /* a relay confirmed it in between: what is in the outbox has no other lock */

@@ -197,6 +197,11 @@ def obeyed(text):
     return found + re.findall(r"\r(?!\n)", text)
 
 
+def uncoloured(text):
+    """Without the colours of a table. What else HOSTILE brings along is found all the same."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
 def commands_that_show(store):
     yield "status"
     yield "status", "--json"
@@ -227,7 +232,9 @@ def test_nothing_that_a_message_says_is_obeyed_by_a_terminal(store):
         code, seen = run_on_terminal(*args, "--store", store.url)
         text = seen.decode("utf-8")
         assert code in (0, 2, 3, 4), (args, text)
-        assert text and obeyed(text) == [], (args, text)
+        assert text and obeyed(uncoloured(text)) == [], (args, text)
+        _, plain = run_on_terminal(*args, "--store", store.url, env={"NO_COLOR": "1"})
+        assert obeyed(plain.decode("utf-8")) == [], (args, plain)
         piped = run(*args, "--store", store.url)
         assert obeyed(piped.out + piped.err) == [], (args, piped)
     # JSON says the same text all the same.
@@ -238,8 +245,11 @@ def test_a_table_is_cut_to_the_width_of_a_terminal_only(store):
     name = "consumer-" + "x" * 150
     store.semel("consumer", "set", name, '{"retry_max": 3}')
     _, seen = run_on_terminal("consumer", "ls", "--store", store.url, columns=60)
-    lines = seen.decode().split("\r\n")
+    assert b"\x1b[1mGUARANTEE\x1b[0m" in seen
+    lines = uncoloured(seen.decode()).split("\r\n")
     assert "GUARANTEE" in lines[0] and max(map(len, lines)) <= 60
+    _, seen = run_on_terminal("consumer", "ls", "--store", store.url, columns=60, env={"NO_COLOR": "1"})
+    assert seen.decode().split("\r\n") == lines
     assert name in store.semel("consumer", "ls").out
     assert name in store.semel("consumer", "ls", "--json").out
 

@@ -245,7 +245,7 @@ def test_on_a_terminal_the_view_is_drawn_over_and_the_terminal_left_clean(tmp_pa
     os.close(ours)
     text = out.decode()
     sequences = set(re.findall(r"\x1b(?:\[[0-9;?]*[A-Za-z]|.)", text))
-    assert sequences == {"\x1b[8A", "\x1b[2K"}, "moves up and clears lines; hides and colours nothing"
+    assert sequences == {"\x1b[8A", "\x1b[2K", "\x1b[1m", "\x1b[0m"}, "moves up, clears lines, has bold heads"
     assert text.count("\x1b[8A") >= 1 and text.count("\x1b[2K") == 8 * (text.count("\x1b[8A") + 1)
     assert all(len(line) < 60 for line in re.findall(r"\x1b\[2K([^\r\n]*)", text))
     assert text.replace("\r", "").endswith("\nlost 0, doubled 0\n")

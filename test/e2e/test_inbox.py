@@ -221,7 +221,7 @@ def test_a_row_that_cannot_be_read_is_said_to_be_damaged(store):
     assert result.code == 1 and "attempts_before must be 0 to attempts" in result.err, result
     assert store.semel("inbox", "show", "a").code == 1
     assert store.semel("inbox", "retry", "a", "--reason", "x").code == 1
-    assert "1 rows cannot be read" in store.semel("inbox", "ls").err
+    assert "1 row cannot be read" in store.semel("inbox", "ls").err
 
 
 # ---- hostile bytes -------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_control_characters_of_messages_never_reach_the_terminal(store):
     for command in (["ls"], ["ls", "--group-by", "error"], ["show", EVIL], ["retry", EVIL, "--dry-run"],
                     ["retry", "--dead", "--dry-run"], ["retry", EVIL, "--reason", "x"], ["show", EVIL],
                     ["show", EVIL + "?"]):
-        code, seen = run_on_terminal("inbox", *command, "--store", store.url)
+        code, seen = run_on_terminal("inbox", *command, "--store", store.url, env={"NO_COLOR": "1"})
         assert code in (0, 3) and b"evil" in seen
         assert not re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]", seen), seen
         result = store.semel("inbox", *command, "--json")
@@ -449,3 +449,73 @@ def test_what_cannot_be_exported_is_named_and_the_others_are(store, tmp_path):
     assert "bytes: its payload is not text" in result.err and "none: its payload is not kept" in result.err
     assert store.semel("inbox", "export", "-c", "billing", "--type", "nothing").out == ""
     assert store.semel("inbox", "export").code == 2
+
+
+# ---- corrected copies ----------------------------------------------------------------------------------
+
+def test_a_dead_letter_is_corrected_by_a_copy_and_kept(store, tmp_path):
+    # P41: the payload of a message never changes
+    add(store, "pay-1", headers='{"ce_type":"Paid"}', order_key="k", error_text="wrong currency")
+    fixed = tmp_path / "fixed.json"
+    fixed.write_text('{"cents": 200}')
+    command = ["inbox", "retry", "pay-1", "--payload", f"@{fixed}", "--reason", "ticket 9"]
+    dry = store.semel(*command, "--dry-run")
+    assert dry.code == 0 and "a copy with the new payload would be due at once" in dry.out
+    done = store.semel(*command, "--json")
+    assert done.code == 0, done
+    assert [(a["id"], a["result"], a["copy"], a["status"]) for a in done.json] == [
+        ("pay-1", "done", "pay-1~1", "rejected")]
+    assert store.sql("SELECT status, payload, error_class, error_text FROM semel_inbox WHERE message_id = 'pay-1'") == [
+        ("rejected", b'{"cents": 100}', "discarded", "corrected as pay-1~1: ticket 9")]
+    assert store.sql("SELECT status, payload, type, headers, order_key, attempts FROM semel_inbox "
+                     "WHERE message_id = 'pay-1~1'") == [
+        ("waiting", b'{"cents": 200}', "Paid", '{"ce_type":"Paid"}', "k", 0)]
+    assert store.sql("SELECT message_id, what, reason FROM semel_audit ORDER BY message_id") == [
+        ("pay-1", "correct", "as pay-1~1: ticket 9"), ("pay-1~1", "correction", "of pay-1: ticket 9")]
+    shown = store.semel("inbox", "show", "pay-1~1").out
+    assert "correction: of pay-1: ticket 9" in shown
+    again = store.semel(*command)
+    assert again.code == 4 and "is rejected: there is nothing to correct" in again.err
+
+
+@pytest.mark.parametrize("args, code, text", [
+    (["pay-1", "pay-2", "--payload", "{}"], 2, "--payload belongs to one message"),
+    (["--dead", "--payload", "{}", "--yes"], 2, "--payload belongs to one message"),
+    (["pay-1", "--payloads", "-"], 2, "give ids or --payloads"),
+    (["--payloads", "lines.jsonl", "--consumer", "billing"], 2, "it must be @FILE"),
+    (["--payloads", "@/no/such/file", "--consumer", "billing"], 1, "opening /no/such/file"),
+    (["--payloads", "-"], 2, "--consumer is needed"),
+    (["pay-1", "--payload", "@/no/such/file"], 1, "opening /no/such/file"),
+    (["none", "--payload", "{}"], 3, "there is no message 'none'"),
+    (["done", "--payload", "{}"], 4, "is completed: there is nothing to correct"),
+    (["unknown", "--payload", "{}"], 4, "is unknown: there is nothing to correct"),
+])
+def test_a_correction_that_cannot_be_meant_is_refused(store, args, code, text):
+    add(store, "pay-1")
+    add(store, "pay-2")
+    add(store, "done", "completed")
+    add(store, "unknown", "unknown")
+    before = store.sql("SELECT * FROM semel_inbox")
+    result = store.semel("inbox", "retry", *args, "--reason", "x", stdin="")
+    assert result.code == code and text in result.err, result
+    assert store.sql("SELECT * FROM semel_inbox") == before
+
+
+def test_a_group_of_dead_letters_is_corrected_by_lines(store, tmp_path):
+    add_many(store, 5)
+    exported = store.semel("inbox", "export", "--consumer", "billing", "--dead").out
+    lines = [json.loads(line) for line in exported.split("\n") if line]
+    for line in lines:
+        line["payload"] = {"cents": int(line["id"].split("-")[1])}
+    file = tmp_path / "fixed.jsonl"
+    file.write_text("\n".join(json.dumps(line) for line in lines[:3]) + "\n\nno json\n"
+                    + json.dumps({"id": "nobody", "payload": ""}) + "\n" + json.dumps(lines[3]))
+    command = ["inbox", "retry", "--consumer", "billing", "--payloads", f"@{file}", "--reason", "ticket 9"]
+    result = store.semel(*command)
+    assert result.code == 1 and "7 lines: 4 corrected, 0 refused, 2 bad" in result.out, result
+    assert "line 5: " in result.err and "line 6: there is no such message" in result.err
+    assert dict(store.sql("SELECT message_id, payload FROM semel_inbox WHERE message_id LIKE '%~1'")) == {
+        f"pay-{i}~1": b'{"cents": %d}' % i for i in range(1, 5)}
+    again = store.semel(*command, "--json")
+    assert again.code == 4 and again.json == {"lines": 7, "corrected": 0, "refused": 4, "bad": 2}
+    assert store.sql("SELECT count(*) FROM semel_inbox") == [(9,)]

@@ -87,6 +87,8 @@ static void count(struct sim_world *world, enum semel_command_kind kind)
     case SEMEL_COMMAND_RESOLVE:
         world->counts[SIM_RESOLVES]++;
         return;
+    case SEMEL_COMMAND_CORRECT:
+        return; /* the simulator's operator corrects nothing */
     }
 }
 

@@ -1109,14 +1109,14 @@ static semel_status mem_outbox_put(struct semel_store *store, const struct semel
     return SEMEL_OK;
 }
 
-static semel_status mem_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+static semel_status mem_audit(struct semel_store *store, const struct semel_audit *lines, size_t n, int64_t now_us,
                               struct semel_error *err)
 {
-    const struct semel_mem_audit audit = {.line = *line, .at_us = now_us};
     semel_status status = enter(self(store), "audit", true, err);
-
-    if (status == SEMEL_OK && !semel__mem_append(self(store)->db, MEM_AUDIT, &audit))
-        return semel__fail_memory(err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        if (!semel__mem_append(self(store)->db, MEM_AUDIT,
+                               &(struct semel_mem_audit){.line = lines[i], .at_us = now_us}))
+            return semel__fail_memory(err);
     return status;
 }
 

@@ -161,6 +161,46 @@ static void clean_batch_is_one_transaction_and_one_insert_a_message(void **state
     assert_settled(e, 499, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
 }
 
+static semel_status (*settle)(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+static size_t keys_changed;
+
+static semel_status settle_counted(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err)
+{
+    keys_changed += batch->n_keys;
+    return settle(store, batch, err);
+}
+
+/* A key is written when somebody takes a place in its order or leaves it, and not for what happens at that place. */
+static void key_changes_with_those_in_its_order_only(void **state)
+{
+    struct engine *e = *state;
+    struct semel_store_ops ops = *e->store->ops;
+    const struct semel_store_ops *own = e->store->ops;
+    const struct {
+        const char *payload;
+        size_t keys;
+    } cases[] = {{"fail", 1}, {"fail", 0}, {"fail", 0}, {"ok", 1}};
+    size_t n;
+
+    settle = ops.settle;
+    ops.settle = settle_counted;
+    e->store->ops = &ops;
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        keys_changed = 0;
+        e->mended = strcmp(cases[i].payload, "ok") == 0;
+        if (i == 0)
+            process_one(e, keyed("a", "fail", "k", SEMEL_NONE));
+        else
+            assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
+        assert_int_equal(row_of(e, "a").progress.attempts, i + 1);
+        assert_int_equal(keys_changed, cases[i].keys);
+        e->now_us += 3600 * SECOND_US;
+    }
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    e->store->ops = own;
+}
+
 static void batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing(void **state)
 {
     struct engine *e = *state;
@@ -603,6 +643,7 @@ int main(int argc, char **argv)
         ON_EACH(batch_runs_sorted_by_lock_key_and_in_arrival_order_within_a_key),
         ON_MEM(order_key_of_an_unordered_route_sorts_the_batch),
         ON_EACH(clean_batch_is_one_transaction_and_one_insert_a_message),
+        ON_EACH(key_changes_with_those_in_its_order_only),
         ON_MEM(batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing),
         ON_EACH(duplicate_is_given_the_outcome_of_the_original),
         ON_EACH(bad_ids_are_kept_with_their_reason_and_acknowledged),

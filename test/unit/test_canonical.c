@@ -102,6 +102,22 @@ static void only_what_must_be_escaped_is(void **state)
     assert_canonical("{\"\\n\":\"\\u0041\"}", "{\"\\n\":\"A\"}");
 }
 
+/* Eight plain bytes are looked at together: what is not plain may stand at any place among them. */
+static void what_must_be_escaped_is_found_at_every_place(void **state)
+{
+    static const char *const pieces[][2] = {{"\\\"", "\\\""},        {"\\\\", "\\\\"}, {"\\u001f", "\\u001f"},
+                                            {"\\u0041", "A"},        {"\\n", "\\n"},   {"\xC3\xA9", "\xC3\xA9"},
+                                            {"\\u00e9", "\xC3\xA9"}, {"\x7F", "\x7F"}};
+    (void)state;
+    for (int place = 0; place < 20; place++)
+        for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+            char given[64], expected[64];
+            snprintf(given, sizeof given, "[\"%.*s%s%s\"]", place, "0123456789abcdef !#~", pieces[i][0], "tail");
+            snprintf(expected, sizeof expected, "[\"%.*s%s%s\"]", place, "0123456789abcdef !#~", pieces[i][1], "tail");
+            assert_canonical(given, expected);
+        }
+}
+
 static void numbers_are_written_as_ecmascript_does(void **state)
 {
     (void)state;
@@ -206,6 +222,7 @@ int main(void)
         cmocka_unit_test(white_space_member_order_and_spelling_do_not_matter),
         cmocka_unit_test(array_order_kind_and_value_do_matter),
         cmocka_unit_test(only_what_must_be_escaped_is),
+        cmocka_unit_test(what_must_be_escaped_is_found_at_every_place),
         cmocka_unit_test(numbers_are_written_as_ecmascript_does),
         cmocka_unit_test(numbers_that_would_become_equal_have_no_canonical_form),
         cmocka_unit_test(the_canonical_form_of_a_canonical_form_is_itself),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_command.c: what an operator says of one row: retry, discard, resolve, in every state it can be in (I16).
+ * test_command.c: what an operator says of one row: retry, discard, resolve, in every state it can be in (I16); the
+ * same of several in one transaction; and corrected copies.
  */
 #include "unit/engine.h"
 
@@ -513,6 +514,295 @@ static void command_on_a_row_of_another_key_is_not_obeyed(void **state)
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
 }
 
+/* ---- several in one transaction ----------------------------------------------------------------------- */
+
+#define MANY 3
+
+struct many {
+    struct semel_row rows[MANY];
+    const struct semel_row *at[MANY];
+    struct semel_command_result results[MANY];
+    bool fails;
+    unsigned also;
+};
+
+static void look_at(struct engine *e, struct many *m, const char *const ids[MANY])
+{
+    for (size_t i = 0; i < MANY; i++) {
+        struct semel_row row = row_of(e, ids[i]);
+        m->rows[i] = (struct semel_row){.source = SEMEL_STR("s"),
+                                        .id = semel__str(ids[i]),
+                                        .version = row.version,
+                                        .updated_us = row.updated_us};
+        if (semel__str_given(row.order_key))
+            assert_true(semel__arena_copy(&e->keep, row.order_key, &m->rows[i].order_key));
+        m->at[i] = &m->rows[i];
+    }
+}
+
+static semel_status also(void *ctx, struct semel_error *err)
+{
+    struct many *m = ctx;
+    m->also++;
+    return m->fails ? semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "no room") : SEMEL_OK;
+}
+
+static semel_status give_many(struct engine *e, struct many *m, enum semel_command_kind kind)
+{
+    struct semel_command c = order(kind, "").command;
+    return semel__inbox_commands(&e->inbox, &c, m->at, MANY, also, m, m->results, &e->err);
+}
+
+/* I16, P42: one transaction, in which each row has its own answer. */
+static void rows_of_one_transaction_are_judged_each_by_itself(void **state)
+{
+    struct engine *e = *state;
+    struct many m = {0};
+
+    process_one(e, msg("b", "bad"));
+    process_one(e, msg("a", "bad"));
+    process_one(e, msg("done", "ok"));
+    look_at(e, &m, (const char *const[]){"b", "done", "a"});
+    forget(e);
+    assert_ok(e, give_many(e, &m, SEMEL_COMMAND_RETRY));
+    assert_int_equal(e->seen.commits, 1);
+    assert_int_equal(m.also, 1);
+    assert_true(m.results[0].done && m.results[2].done && !m.results[1].done);
+    assert_int_equal(m.results[1].judged, SEMEL_JUDGED_WRONG_STATUS);
+    assert_int_equal(m.results[1].why.status, SEMEL_OK);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
+    assert_int_equal(audits_of(e), 2);
+}
+
+/* What is written with them is one transaction with them: a mark never lies. */
+static void rows_of_one_transaction_change_together_with_what_is_written_beside_them(void **state)
+{
+    struct engine *e = *state;
+    struct many m = {.fails = true};
+
+    process_one(e, msg("a", "bad"));
+    process_one(e, msg("b", "bad"));
+    process_one(e, msg("c", "bad"));
+    look_at(e, &m, (const char *const[]){"a", "b", "c"});
+    assert_int_equal(give_many(e, &m, SEMEL_COMMAND_DISCARD), SEMEL_RETRY);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_DEAD);
+    assert_int_equal(audits_of(e), 0);
+    m.fails = false;
+    assert_ok(e, give_many(e, &m, SEMEL_COMMAND_DISCARD));
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_REJECTED);
+}
+
+/* The versions of one key that are discarded together are all remembered. */
+static void versions_discarded_together_are_passed_over_together(void **state)
+{
+    struct engine *e = *state;
+    struct many m = {0};
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("v1", "bad", "k", 1));
+    process_one(e, keyed("v2", "ok", "k", 2));
+    process_one(e, keyed("v3", "ok", "k", 3));
+    process_one(e, keyed("v4", "ok", "k", 4));
+    look_at(e, &m, (const char *const[]){"v1", "v2", "v3"});
+    assert_ok(e, give_many(e, &m, SEMEL_COMMAND_DISCARD));
+    assert_true(m.results[0].done && m.results[1].done && m.results[2].done);
+    work(e, 1);
+    assert_int_equal(state_of(e, "v4"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, NULL), 1);
+}
+
+/* ---- corrected copies --------------------------------------------------------------------------------- */
+
+static semel_status correct(struct engine *e, const char *id, const char *payload, bool force,
+                            struct semel_command_result *ret, char ret_id[SEMEL_ID_MAX + 1])
+{
+    struct semel_row row = row_of(e, id);
+    struct semel_correction c = {.command = order(SEMEL_COMMAND_CORRECT, id).command, .payload = semel__str(payload)};
+    semel_status status;
+
+    c.command.row = &row;
+    c.command.force = force;
+    status = semel__inbox_correct(&e->inbox, &c, ret, &e->err);
+    memcpy(ret_id, c.id, sizeof c.id);
+    return status;
+}
+
+static void corrected(struct engine *e, const char *id, const char *payload, const char *copy)
+{
+    struct semel_command_result result;
+    char made[SEMEL_ID_MAX + 1];
+    assert_ok(e, correct(e, id, payload, false, &result, made));
+    if (!result.done)
+        fail_msg("%s", e->err.text);
+    assert_string_equal(made, copy);
+    assert_int_equal(state_of(e, id), SEMEL_STATE_REJECTED);
+    assert_int_equal(state_of(e, copy), SEMEL_STATE_WAITING);
+}
+
+/* P41: a payload never changes; each of the two names the other. */
+static void corrected_copy_runs_and_the_message_keeps_its_payload(void **state)
+{
+    struct engine *e = *state;
+    struct semel_row row;
+
+    process_one(e, msg("a", "bad"));
+    corrected(e, "a", "ok", "a~1");
+    row = row_of(e, "a");
+    assert_str(row.payload, "bad");
+    assert_str(row.progress.error_text, "corrected as a~1: ticket 7");
+    assert_int_equal(row.progress.error_class, SEMEL_CLASS_DISCARDED);
+    assert_int_equal(audits_of(e), 2);
+    work(e, 1);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "a~1"), 1);
+    process_one(e, msg("a", "bad")); /* its broker brings it again */
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_REJECTED);
+}
+
+static void copy_that_dies_is_corrected_again(void **state)
+{
+    struct engine *e = *state;
+
+    process_one(e, msg("a", "bad"));
+    corrected(e, "a", "bad", "a~1");
+    work(e, 1);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_DEAD);
+    corrected(e, "a~1", "ok", "a~2");
+    work(e, 1);
+    assert_int_equal(state_of(e, "a~2"), SEMEL_STATE_COMPLETED);
+}
+
+static void assert_ran(struct engine *e, const char *first, const char *second)
+{
+    const char *a = strstr(e->trace, first), *b = strstr(e->trace, second);
+    if (a == NULL || b == NULL || a > b)
+        fail_msg("%s", e->trace);
+}
+
+/* I14: by version the copy has the message's place, before those that waited for it. */
+static void corrected_copy_takes_the_place_of_its_version(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("v1", "bad", "k", 1));
+    process_one(e, keyed("v2", "ok", "k", 2));
+    assert_int_equal(state_of(e, "v2"), SEMEL_STATE_WAITING);
+    corrected(e, "v1", "ok", "v1~1");
+    forget(e);
+    work(e, 2);
+    assert_ran(e, "run:v1~1 ", "run:v2 ");
+}
+
+/* I13: by arrival the copy comes last, which somebody has to want. */
+static void correction_before_those_that_wait_must_be_forced(void **state)
+{
+    struct engine *e = *state;
+    struct semel_command_result result;
+    char made[SEMEL_ID_MAX + 1];
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
+    process_one(e, keyed("b", "ok", "k", SEMEL_NONE));
+    assert_int_equal(correct(e, "a", "ok", false, &result, made), SEMEL_INVALID);
+    assert_int_equal(result.judged, SEMEL_JUDGED_WAITERS_BEHIND);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_ABSENT);
+    assert_ok(e, correct(e, "a", "ok", true, &result, made));
+    assert_true(result.done);
+    forget(e);
+    work(e, 2);
+    assert_ran(e, "run:b ", "run:a~1 ");
+}
+
+/* What has ended, runs, waits or may have had its effect is no dead letter; and a payload has its bounds. */
+static void correction_that_cannot_be_is_refused_and_changes_nothing(void **state)
+{
+    struct engine *e = *state;
+    static const char *const ids[] = {"completed", "rejected", "processing", "unknown",
+                                      "waiting",   "stale",    "prevented"};
+    struct semel_command_result result;
+    char made[SEMEL_ID_MAX + 1];
+
+    fill(e);
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        assert_ok(e, correct(e, ids[i], "ok", true, &result, made));
+        assert_false(result.done);
+        assert_int_equal(result.judged, SEMEL_JUDGED_WRONG_STATUS);
+    }
+    e->policy.payload_max = 4;
+    assert_int_equal(correct(e, "dead", "too long", false, &result, made), SEMEL_INVALID);
+    assert_non_null(strstr(e->err.text, "payload_max"));
+    e->policy.payload_max = 1000;
+    process_one(e, msg("dead~1", "ok")); /* somebody has the name */
+    assert_int_equal(correct(e, "dead", "ok", false, &result, made), SEMEL_INVALID);
+    assert_false(result.done);
+    assert_int_equal(state_of(e, "dead"), SEMEL_STATE_DEAD);
+    assert_int_equal(audits_of(e), 0);
+}
+
+/* The copy wants what the message held: of two with one business key still only one has its effect (A6). */
+static void corrected_copy_has_the_business_key_of_its_message(void **state)
+{
+    struct engine *e = *state;
+    const struct semel_str held = SEMEL_STR("pay");
+    struct semel__msg m = msg("a", "bad");
+    struct semel_command_result result;
+
+    m.business[0] = held;
+    m.n_business = 1;
+    process_one(e, m);
+    struct semel_row row = row_of(e, "a");
+    struct semel_correction c = {.command = order(SEMEL_COMMAND_CORRECT, "a").command,
+                                 .payload = SEMEL_STR("ok"),
+                                 .business = &held,
+                                 .n_business = 1};
+    c.command.row = &row;
+    assert_ok(e, semel__inbox_correct(&e->inbox, &c, &result, &e->err));
+    assert_true(result.done);
+    work(e, 1);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_COMPLETED);
+    m = msg("b", "ok");
+    m.business[0] = held;
+    m.n_business = 1;
+    process_one(e, m);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_PREVENTED);
+}
+
+/* P15: both rows and both lines, or none of them; after an unknown commit the rows tell. */
+static void correction_that_fails_on_the_way_is_done_once_or_not_at_all(void **state)
+{
+    struct engine *e = *state;
+    static const char *const ops[] = {"begin", "fetch", "settle", "admit"};
+    struct semel_command_result result;
+    char made[SEMEL_ID_MAX + 1];
+
+    process_one(e, msg("a", "bad"));
+    for (size_t i = 0; i < COUNT(ops); i++) {
+        forget(e);
+        fail_at(e, ops[i], 1, FAULT_WORLD);
+        assert_int_not_equal(correct(e, "a", "ok", false, &result, made), SEMEL_OK);
+        assert_false(result.done);
+        assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+        assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_ABSENT);
+        assert_int_equal(audits_of(e), 0);
+    }
+    forget(e);
+    fail_at(e, "commit", 1, FAULT_UNKNOWN_DONE);
+    assert_ok(e, correct(e, "a", "ok", false, &result, made));
+    assert_true(result.done);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_REJECTED);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_WAITING);
+    assert_int_equal(audits_of(e), 2);
+    process_one(e, msg("b", "bad"));
+    forget(e);
+    fail_at(e, "commit", 1, FAULT_UNKNOWN_LOST);
+    assert_ok(e, correct(e, "b", "ok", false, &result, made));
+    assert_true(result.done);
+    assert_int_equal(audits_of(e), 4);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -536,6 +826,16 @@ int main(int argc, char **argv)
         ON_MEM(audit_says_who_did_what_and_why),
         ON_EACH(command_that_fails_on_the_way_changes_nothing),
         ON_EACH(damaged_row_is_refused_and_called_damaged),
+        ON_EACH(rows_of_one_transaction_are_judged_each_by_itself),
+        ON_EACH(rows_of_one_transaction_change_together_with_what_is_written_beside_them),
+        ON_EACH(versions_discarded_together_are_passed_over_together),
+        ON_EACH(corrected_copy_runs_and_the_message_keeps_its_payload),
+        ON_EACH(copy_that_dies_is_corrected_again),
+        ON_EACH(corrected_copy_takes_the_place_of_its_version),
+        ON_EACH(correction_before_those_that_wait_must_be_forced),
+        ON_EACH(correction_that_cannot_be_is_refused_and_changes_nothing),
+        ON_EACH(corrected_copy_has_the_business_key_of_its_message),
+        ON_EACH(correction_that_fails_on_the_way_is_done_once_or_not_at_all),
     };
     engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

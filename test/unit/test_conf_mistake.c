@@ -67,7 +67,7 @@ static const struct {
                                  "      | ^\n"},
     {ROUTE_OF("admin:\n  listen: 0.0.0.0:80\n"),
      "semel.yaml:7:11: admin.listen is 0.0.0.0:80, which others can reach; it must have tls, or be loopback or a unix "
-     "socket\n"
+     "socket; where a proxy terminates TLS, set plain: true\n"
      "    7 |   listen: 0.0.0.0:80\n"
      "      |           ^~~~~~~~~~\n"},
     {ROUTE_OF("    type: \"h\xc3\xa9\xc3\xa9:\xe2\x82\xac\"\n    batch: 0 # \xe2\x82\xac\n"),

@@ -121,6 +121,37 @@ static void no_headers_are_kept_as_nothing(void **state)
     semel__arena_done(&arena);
 }
 
+/* Only a delivery without a payload has the mark of a tombstone, whatever its headers claim. */
+static void mark_of_a_tombstone_goes_by_the_payload(void **state)
+{
+    static const struct semel_pair forged[] = {PAIR("a", "1"), PAIR(SEMEL_TOMBSTONE, "true"), PAIR("b", "2")};
+    static const struct {
+        size_t n;
+        bool payload;
+        const char *expected;
+    } cases[] = {
+        {1, true, "{\"a\":\"1\"}"},
+        {3, true, "{\"a\":\"1\",\"b\":\"2\"}"},
+        {1, false, "{\"a\":\"1\",\"" SEMEL_TOMBSTONE "\":\"true\"}"},
+        {3, false, "{\"a\":\"1\",\"b\":\"2\",\"" SEMEL_TOMBSTONE "\":\"true\"}"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct semel_delivery delivery = {.headers = forged, .n_headers = cases[i].n};
+        struct semel_arena arena;
+        struct semel_str kept;
+        if (cases[i].payload)
+            delivery.payload = SEMEL_STR("");
+        semel__arena_init(&arena, 1 << 20);
+        assert_int_equal(semel__headers_of(&delivery, &arena, &kept, NULL), SEMEL_OK);
+        assert_str(kept, cases[i].expected);
+        struct semel__msg m = {.payload = SEMEL_STR(""), .headers = kept};
+        assert_int_equal(semel__is_tombstone(&m), !cases[i].payload);
+        semel__arena_done(&arena);
+    }
+}
+
 static void too_many_headers_are_refused(void **state)
 {
     static struct semel_pair pairs[SEMEL_HEADER_COUNT_MAX + 1];
@@ -198,6 +229,7 @@ int main(void)
         cmocka_unit_test(a_name_that_is_not_utf8_is_kept_in_hexadecimal),
         cmocka_unit_test(two_names_never_become_one_member),
         cmocka_unit_test(no_headers_are_kept_as_nothing),
+        cmocka_unit_test(mark_of_a_tombstone_goes_by_the_payload),
         cmocka_unit_test(too_many_headers_are_refused),
         cmocka_unit_test(headers_that_are_too_large_together_are_refused),
         cmocka_unit_test(no_memory_is_told),

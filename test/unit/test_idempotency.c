@@ -35,6 +35,7 @@ static void keys_are_8_to_255_characters_of_printable_ascii(void **state)
     }
     assert_int_equal(semel__key_check(SEMEL_STR("alice"), SEMEL_STR("NUL\0inside"), 8, &time, &err), SEMEL_INVALID);
     assert_int_equal(semel__key_check(SEMEL_STR("alice"), SEMEL_STR("four"), 4, &time, &err), SEMEL_OK);
+    assert_int_equal(check("from ! to ~ and \" \\", &time, &err), SEMEL_OK); /* the first and the last of them, too */
 }
 
 /* A4 P46 */

@@ -367,7 +367,7 @@ static semel_status write_and_look(struct semel_store *store, struct semel_arena
     if (status == SEMEL_OK)
         status = semel_store_outbox_put(store, &event, 1, id, err);
     if (status == SEMEL_OK)
-        status = semel_store_audit(store, &line, 1, err);
+        status = semel_store_audit(store, &line, 1, 1, err);
     if (status == SEMEL_OK)
         status = semel__mem_effect_add(store, SEMEL_STR("k"), SEMEL_STR("v"), err);
     if (status == SEMEL_OK)

@@ -4,6 +4,10 @@
  */
 #include "unit/unit.h"
 
+#include <stdlib.h>
+
+#include <openssl/crypto.h>
+
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/json.h"
@@ -303,8 +307,47 @@ static void no_memory_is_told_and_nothing_is_given(void **state)
     assert_true(at > 2);
 }
 
+static bool crypto_has_none;
+
+static void *crypto_malloc(size_t n, const char *file, int line)
+{
+    (void)file, (void)line;
+    return crypto_has_none ? NULL : malloc(n);
+}
+
+static void *crypto_realloc(void *p, size_t n, const char *file, int line)
+{
+    (void)file, (void)line;
+    return crypto_has_none ? NULL : realloc(p, n);
+}
+
+static void crypto_free(void *p, const char *file, int line)
+{
+    (void)file, (void)line;
+    free(p);
+}
+
+/* A digest needs memory of its own: without it there is no fingerprint, and not a wrong one. */
+static void no_memory_for_a_digest_is_told(void **state)
+{
+    static const char *const payloads[] = {"{\"a\":1}", "no json"};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(payloads); i++) {
+        struct semel_fp fp = {.kind = 'x'};
+        struct semel_error err = {0};
+        crypto_has_none = true;
+        const semel_status status = semel__fp_compute(semel__str(payloads[i]), &fp, &err);
+        crypto_has_none = false;
+        assert_int_equal(status, SEMEL_RETRY);
+        assert_string_equal(err.text, "out of memory");
+    }
+}
+
 int main(void)
 {
+    if (CRYPTO_set_mem_functions(crypto_malloc, crypto_realloc, crypto_free) != 1)
+        return 1; /* before anything else asks libcrypto for memory */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_is_fingerprinted_in_its_canonical_form),
         cmocka_unit_test(other_bytes_are_fingerprinted_as_they_are),
@@ -325,6 +368,7 @@ int main(void)
         cmocka_unit_test(a_nul_inside_a_part_counts),
         cmocka_unit_test(a_fresh_message_has_neither_version_nor_time),
         cmocka_unit_test(no_memory_is_told_and_nothing_is_given),
+        cmocka_unit_test(no_memory_for_a_digest_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

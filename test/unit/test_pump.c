@@ -219,6 +219,53 @@ static void broker_that_was_closed_is_opened_at_the_next_step(void **state)
     step_ok(e, 1); /* it came again, and was done already */
     assert_int_equal(effects_of(e, "a"), 1);
     assert_int_equal(owed(), 0);
+    assert_false(route.pump.broker_down);
+    forget(e);
+    step_ok(e, 0);
+    assert_string_equal(e->trace, "poll "); /* once, and where nothing comes nothing is begun */
+}
+
+/* The store failed first, and the broker when the message was given back: the first is the reason. */
+static void failure_of_the_store_is_reported_before_that_of_the_broker(void **state)
+{
+    struct engine *e = *state;
+    struct semel_error alone;
+    size_t n;
+
+    push(e, "a", "ok");
+    fail_at(e, "commit", 1, FAULT_WORLD);
+    assert_int_equal(step(e, &n), SEMEL_RETRY);
+    alone = e->err;
+    e->now_us += 10 * SECOND_US;
+    fail_at(e, "commit", 1, FAULT_WORLD);
+    route.op = "later";
+    route.fault = SEMEL_QUEUE_CLOSE;
+    assert_int_equal(step(e, &n), SEMEL_RETRY);
+    assert_string_equal(e->err.text, alone.text);
+    assert_true(route.pump.broker_down);
+    e->now_us += 10 * SECOND_US;
+    step_ok(e, 1);
+}
+
+static int64_t seen_us;
+
+static void see(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n)
+{
+    (void)ctx, (void)settled;
+    assert_int_equal(n, 1);
+    seen_us = msgs[0].message_time_us;
+}
+
+/* The time that an id holds is the message's, as the inbox has it. */
+static void observer_sees_the_time_of_a_message(void **state)
+{
+    struct engine *e = *state;
+
+    seen_us = 0;
+    route.pump.observe = see;
+    push(e, "018bcfe5-6800-7000-8000-000000000000", "ok");
+    step_ok(e, 1);
+    assert_int_equal(seen_us, INT64_C(1700000000000000));
 }
 
 static void store_that_cannot_be_opened_polls_nothing(void **state)
@@ -382,6 +429,23 @@ static void tick_recovers_works_and_purges(void **state)
     assert_int_equal(route.pump.next_purge_us, e->now_us + route.pump.purge_every_us);
 }
 
+static void purge_that_met_its_bound_goes_on_at_the_next_tick(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok")};
+    size_t n;
+
+    process(e, msgs, 3);
+    route.pump.tick_max = 2;
+    e->now_us += e->policy.retention_us + 60 * SECOND_US;
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_true(route.pump.next_purge_us <= e->now_us);
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_int_equal(route.pump.next_purge_us, e->now_us + route.pump.purge_every_us);
+    for (size_t i = 0; i < COUNT(msgs); i++)
+        assert_int_equal(state_of(e, msgs[i].id.p), SEMEL_STATE_ABSENT);
+}
+
 /* P63: stored work probes too: one row, not a thousand. */
 static void tick_of_an_open_breaker_probes_with_one_row(void **state)
 {
@@ -398,6 +462,7 @@ static void tick_of_an_open_breaker_probes_with_one_row(void **state)
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
     assert_int_equal(n, 1);
     assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
+    assert_string_not_equal(route.pump.own.why, ""); /* what the handler said */
     e->mended = true;
     e->now_us = route.pump.own.now.next_us;
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
@@ -544,6 +609,11 @@ static void claimed_deliveries_are_acknowledged_after_the_commit_of_their_claim(
     assert_int_equal(claimed(e, 8), 0); /* the other b is told now */
     assert_int_equal(owed(), 0);
     assert_int_equal(conflicts_of(e, "b"), 2); /* once per delivery */
+    forget(e);
+    route.pump.doubt = true;
+    assert_int_equal(claimed(e, 8), 0);
+    assert_string_equal(e->trace, "poll "); /* where nothing comes nothing is begun, */
+    assert_true(route.pump.doubt);          /* and nothing is known of what comes next */
 }
 
 static void claim_that_was_not_committed_acknowledges_nothing(void **state)
@@ -698,6 +768,8 @@ int main(int argc, char **argv)
         ON_ROUTES(fenced_acknowledgement_is_ignored),
         ON_ROUTES(store_that_was_closed_is_opened_at_the_next_step),
         ON_ROUTES(broker_that_was_closed_is_opened_at_the_next_step),
+        ON_ROUTES(failure_of_the_store_is_reported_before_that_of_the_broker),
+        ON_ROUTES(observer_sees_the_time_of_a_message),
         ON_ROUTES(store_that_cannot_be_opened_polls_nothing),
         ON_ROUTES(breaker_pauses_and_probes_with_one_message),
         ON_ROUTES(broken_handler_opens_the_breaker_at_once),
@@ -705,6 +777,7 @@ int main(int argc, char **argv)
         ON_ROUTES(probe_reaches_behind_messages_that_wait),
         ON_ROUTES(source_pauses_when_parking_is_full),
         ON_ROUTES(tick_recovers_works_and_purges),
+        ON_ROUTES(purge_that_met_its_bound_goes_on_at_the_next_tick),
         ON_ROUTES(tick_of_an_open_breaker_probes_with_one_row),
         ON_ROUTES(claimed_deliveries_are_acknowledged_after_the_commit_of_their_claim),
         ON_ROUTES(claim_that_was_not_committed_acknowledges_nothing),

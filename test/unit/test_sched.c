@@ -3,6 +3,7 @@
  * test_sched.c: what happens by itself: retries until the cap, recovery in bounded steps, the sweep of what waits
  * without a due time, purge behind its watermark.
  */
+#include "core/house.h"
 #include "unit/engine.h"
 
 #define HOUR_US (INT64_C(3600) * SECOND_US)
@@ -154,6 +155,20 @@ static void work_is_bounded_and_goes_on_at_the_next_call(void **state)
     assert_int_equal(work(e, 3), 1);
     assert_int_equal(work(e, 3), 0);
     assert_int_equal(effects_of(e, NULL), 7);
+}
+
+/* A call that finds nothing keeps no memory either. */
+static void work_that_finds_nothing_uses_its_memory_again(void **state)
+{
+    struct engine *e = *state;
+
+    process_one(e, msg("a", "fail"));
+    for (size_t i = 0, used = 0; i < 4; i++) {
+        assert_int_equal(work(e, 10), 0);
+        if (i > 1)
+            assert_int_equal(e->inbox.scratch.used, used);
+        used = e->inbox.scratch.used;
+    }
 }
 
 /* P63: stored retries do not drain into dead letters either. */
@@ -515,6 +530,36 @@ static void watermark_counts_for_its_source_only(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
 
+/* ---- a round of the house ------------------------------------------------------------------------------ */
+
+static void round_of_the_house_counts_what_it_did_itself(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg m = msg("a", "ok");
+    struct semel_house house;
+    struct semel_house_round round = {.max = 10};
+    struct semel_lease lease;
+    size_t n;
+
+    assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->arena, &lease, &n, e->settled, &e->err));
+    e->now_us += e->policy.lease_us + 1;
+    semel__house_init(&house, e->store, &e->rng, SEMEL_STR("test"));
+    for (size_t i = 0, used = 0; i < 64; i++) {
+        assert_ok(e, semel__house_round(&house, &round, &e->err));
+        assert_int_equal(round.consumers, 1);
+        assert_int_equal(round.done[SEMEL_HOUSE_RECOVERED], i == 0);
+        assert_int_equal(round.n, i == 0);
+        assert_int_equal(round.damage.status, SEMEL_OK);
+        if (i > 2)
+            assert_int_equal(house.arena.used, used); /* the memory of a round lives as long as the round */
+        used = house.arena.used;
+    }
+    round.max = 0;
+    assert_int_equal(semel__house_round(&house, &round, &e->err), SEMEL_INVALID);
+    assert_string_equal(e->err.text, "max is 0; it must be 1 or more");
+    semel__house_done(&house);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -523,6 +568,7 @@ int main(int argc, char **argv)
         ON_EACH(retries_end_at_the_cap),
         ON_EACH(retry_that_succeeds_completes_the_row),
         ON_EACH(work_is_bounded_and_goes_on_at_the_next_call),
+        ON_EACH(work_that_finds_nothing_uses_its_memory_again),
         ON_EACH(broken_handler_stops_the_work),
         ON_EACH(damaged_row_is_left_alone_by_the_scheduler),
         ON_SQLITE(row_with_a_damaged_payload_does_not_hold_up_the_others),
@@ -539,6 +585,7 @@ int main(int argc, char **argv)
         ON_MEM(expired_business_keys_are_purged_and_others_stay),
         ON_EACH(purged_message_is_stopped_by_its_own_business_key),
         ON_EACH(watermark_counts_for_its_source_only),
+        ON_EACH(round_of_the_house_counts_what_it_did_itself),
     };
     engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

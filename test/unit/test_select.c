@@ -46,7 +46,7 @@ static struct semel_selection selection(struct engine *e, int64_t number)
 static void mark(struct engine *e, int64_t number, int64_t place, const char *result)
 {
     begin(e);
-    assert_ok(e, semel_query_mark(e->store, number, place, semel__str(result), &e->err));
+    assert_ok(e, semel_query_mark(e->store, number, &(struct semel_mark){place, semel__str(result)}, 1, &e->err));
     commit(e);
 }
 
@@ -119,7 +119,7 @@ static void selection_is_resumed_where_it_stopped(void **state)
     mark(e, s.number, 3, "skipped");
     mark(e, s.number, 3, "done");
     begin(e);
-    assert_ok(e, semel_query_mark(e->store, s.number, 2, SEMEL_STR("done"), &e->err));
+    assert_ok(e, semel_query_mark(e->store, s.number, &(struct semel_mark){2, SEMEL_STR("done")}, 1, &e->err));
     assert_ok(e, semel_store_reopen(e->store, &e->err)); /* the mark goes with the transaction that it belongs to */
 
     assert_left(e, s.number, 100, "c/s/d1 c/s/d3 c/s/d4");
@@ -219,9 +219,11 @@ static void unknown_selections_places_and_results_are_refused(void **state)
     put(e, FAKE("c", "s", "d", SEMEL_STATE_DEAD));
     s = selected_dead(e, "retry");
     begin(e);
-    assert_int_equal(semel_query_mark(e->store, s.number, 2, SEMEL_STR("done"), &e->err), SEMEL_INVALID);
+    assert_int_equal(semel_query_mark(e->store, s.number, &(struct semel_mark){2, SEMEL_STR("done")}, 1, &e->err),
+                     SEMEL_INVALID);
     assert_says(e, "has no place 2");
-    assert_int_equal(semel_query_mark(e->store, s.number, 1, SEMEL_STR("lost"), &e->err), SEMEL_INVALID);
+    assert_int_equal(semel_query_mark(e->store, s.number, &(struct semel_mark){1, SEMEL_STR("lost")}, 1, &e->err),
+                     SEMEL_INVALID);
     assert_says(e, "done, skipped, refused");
     commit(e);
     assert_left(e, s.number, 10, "c/s/d");

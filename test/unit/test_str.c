@@ -16,6 +16,16 @@ static void strings_compare_by_unsigned_bytes(void **state)
     assert_int_equal(semel__str_cmp(SEMEL_STR("a\0a"), SEMEL_STR("a\0a")), 0);
 }
 
+static void hash_tells_parts_and_their_lengths_apart(void **state)
+{
+    (void)state;
+    const uint64_t ab = semel__str_hash(0, SEMEL_STR("ab")), a = semel__str_hash(0, SEMEL_STR("a"));
+    assert_true(semel__str_hash(ab, SEMEL_STR("c")) == semel__str_hash(ab, SEMEL_STR("c")));
+    assert_true(semel__str_hash(ab, SEMEL_STR("c")) != semel__str_hash(a, SEMEL_STR("bc")));
+    assert_true(semel__str_hash(0, SEMEL_STR("")) != semel__str_hash(0, SEMEL_STR("\0")));
+    assert_true(ab != a);
+}
+
 /* P21: neither case nor a trailing blank nor a NUL makes two ids one. */
 static void ids_that_differ_in_one_byte_are_not_equal(void **state)
 {
@@ -104,6 +114,17 @@ static void utf8_is_well_formed_or_refused(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         assert_int_equal(semel__utf8_valid(cases[i].s), cases[i].valid);
+
+    char text[] = "0123456789abcdef\x7F ~!"; /* eight bytes are looked at together, where they are plain */
+    for (size_t i = 0; i < sizeof text - 1; i++) {
+        const char was = text[i];
+        assert_true(semel__utf8_valid((struct semel_str){text, i}));
+        text[i] = '\0';
+        assert_false(semel__utf8_valid((struct semel_str){text, sizeof text - 1}));
+        text[i] = '\x80';
+        assert_false(semel__utf8_valid((struct semel_str){text, sizeof text - 1}));
+        text[i] = was;
+    }
 }
 
 static void every_character_is_read_as_it_was_written(void **state)
@@ -252,7 +273,7 @@ static void a_buffer_without_memory_is_not_called_full(void **state)
     semel__buf_init(&buf, SIZE_MAX);
     fail_nth_begin(&fail, 2);
     assert_true(semel__buf_addz(&buf, "abc"));
-    assert_false(semel__buf_addf(&buf, "%100d", 1));
+    assert_false(semel__buf_addf(&buf, "%1000d", 1));
     assert_true(fail_nth_end(&fail));
     assert_true(buf.failed);
     assert_false(buf.full);
@@ -324,6 +345,7 @@ int main(void)
         cmocka_unit_test(a_secret_of_a_url_reaches_to_the_last_at),
         cmocka_unit_test(escapes_become_their_bytes_and_what_is_none_is_refused),
         cmocka_unit_test(strings_compare_by_unsigned_bytes),
+        cmocka_unit_test(hash_tells_parts_and_their_lengths_apart),
         cmocka_unit_test(ids_that_differ_in_one_byte_are_not_equal),
         cmocka_unit_test(not_given_equals_only_not_given),
         cmocka_unit_test(only_a_whole_decimal_int64_is_a_number),

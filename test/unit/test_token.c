@@ -55,6 +55,22 @@ static void a_token_holds_clock_effect_and_chance(void **state)
     }
 }
 
+/* A7: two givers that begin in the same moment do not count from the same number. */
+static void a_counter_begins_anywhere(void **state)
+{
+    bool seen[1024] = {false};
+    size_t n = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 32; seed++) {
+        struct giver g = giver_of(seed);
+        const int64_t counter = give(&g, SEMEL_EFFECT_ATOMIC, NOW, SEMEL_NONE) >> 12 & 1023;
+        n += !seen[counter];
+        seen[counter] = true;
+    }
+    assert_in_range(n, 16, 32);
+}
+
 static int cmp(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -161,6 +177,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_token_holds_clock_effect_and_chance),
+        cmocka_unit_test(a_counter_begins_anywhere),
         cmocka_unit_test(no_two_tokens_of_one_moment_are_alike),
         cmocka_unit_test(a_token_is_not_the_one_before_plus_something),
         cmocka_unit_test(a_token_is_above_whatever_its_row_has_seen),
