@@ -26,16 +26,12 @@
 // handler is (message) => ..., in no transaction, under a lease that a heartbeat renews; its Idempotency-Key is
 // message.key('charge'), and an error that is in no class is unknown (keyed: transient).
 'use strict';
+const { setTimeout: sleep } = require('timers/promises');
 const {
   Failure, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable, clean,
 } = require('./message.js');
 
 const WORDS = { transient: Transient, permanent: Permanent, rejected: Rejected, unknown: Unknown };
-const TYPES = {
-  version: 'bigint', raw: 'bytea', fingerprint: 'bytea', headers: 'jsonb', message_time: 'timestamptz',
-  not_before: 'timestamptz', lease: 'interval', outcome: 'jsonb', token: 'bigint', messages: 'jsonb', id: 'uuid',
-  lock: 'boolean', max: 'integer',
-};
 const TAKEN = 'token::text, message_id AS id, source, type, raw, headers, order_key AS "orderKey", version, attempt';
 const BEGUN = 'act, why, attempt, outcome';
 const HINTS = {
@@ -47,44 +43,34 @@ const HINTS = {
 
 // Rows as arrays, whatever the parsers of types are: a token does not survive a double, so it is text.
 function call(name, columns, given) {
-  const names = Object.keys(given).map((one, i) => `${one} => $${i + 1}::${TYPES[one] || 'text'}`).join(', ');
+  const names = Object.keys(given).map((one, i) => `${one} => $${i + 1}`).join(', ');
   return { text: `SELECT ${columns} FROM semel.${name}(${names})`, values: Object.values(given) };
 }
 
 const lost = new WeakSet(); // errors of a connection, which pg gives no SQLSTATE
+function noted(error, severity = error.severity) {
+  if (!severity && !(error instanceof TypeError)) lost.add(error);
+  throw error;
+}
 const stateOf = (error) => (lost.has(error) ? '08000' : error instanceof Error && error.severity ? error.code : null);
 
 // A class of failure; or `again`: the transaction's, `lost`: the connection's, `stop`: the program's.
-function kindOf(state) {
-  if (state === null || ['23503', '57014', '25P02'].includes(state)) return 'transient';
-  if (['40001', '40P01', '55P03'].includes(state)) return 'again';
-  if (/^(08|53|57|58|25P03|25P04)/.test(state)) return 'lost';
-  return /^(22|23|P0)/.test(state) && state !== '23000' ? 'permanent' : 'stop';
-}
+const STATES = [[/^(23503|57014|25P02)/, 'transient'], [/^(40001|40P01|55P03)/, 'again'],
+  [/^(08|53|57|58|25P03|25P04)/, 'lost'], [/^23000/, 'stop'], [/^(22|23|P0)/, 'permanent'], [/^/, 'stop']];
+const kindOf = (state) => (state === null ? 'transient' : STATES.find(([start]) => start.test(state))[1]);
 
 const unusable = (error, state) => new Unusable(
   `${error.message} (SQLSTATE ${state}); ${HINTS[state] || 'nothing was recorded'}`, { cause: error });
 
-// Resolves after a time, or at once when the signal comes; says whether it came.
-function wait(ms, signal) {
-  return new Promise((done) => {
-    const end = () => {
-      clearTimeout(timer);
-      if (signal) signal.removeEventListener('abort', end);
-      done(Boolean(signal && signal.aborted));
-    };
-    const timer = setTimeout(end, ms);
-    if (signal) signal.addEventListener('abort', end);
-    if (signal && signal.aborted) end();
-  });
-}
+// True: the signal came.
+const wait = (ms, signal) => sleep(ms, false, { signal }).catch(() => true);
 
 function ignored() {} // of a backend that dies while nobody asks it: the next query reports it
 
 // One transaction at a time.
 class Link {
   constructor(pool) {
-    Object.assign(this, { pool, client: null });
+    this.pool = pool;
   }
 
   // Calls a handler with the transaction. When it has ended, a query that it left behind is refused: it would be a part
@@ -100,45 +86,34 @@ class Link {
     }
   }
 
-  async begin() {
-    this.client = await this.pool.connect().catch((error) => {
-      lost.add(error);
-      throw error;
-    });
+  // Runs the function in a transaction: committed when it returns, rolled back when it throws.
+  async transaction(work) {
+    this.client = await this.pool.connect().catch((error) => noted(error, null));
     this.client.on('error', ignored);
-    await this.query('BEGIN');
+    let broken;
+    try {
+      await this.query('BEGIN');
+      const done = await work();
+      const { command } = await this.query('COMMIT');
+      if (command !== 'COMMIT') throw new Unusable(`COMMIT was answered by ${command}: nothing was recorded`);
+      return done;
+    } catch (error) {
+      await this.client.query('ROLLBACK').catch((second) => { broken = second; });
+      throw error;
+    } finally {
+      this.client.removeListener('error', ignored);
+      this.client.release(broken);
+    }
   }
 
   query(...asked) {
-    return this.client.query(...asked).catch((error) => {
-      if (!error.severity && !(error instanceof TypeError)) lost.add(error);
-      throw error;
-    });
+    return this.client.query(...asked).catch((error) => noted(error));
   }
 
   async rows(asked) {
     return (await this.query(asked)).rows;
   }
-
-  async commit() {
-    const done = await this.query('COMMIT');
-    if (done.command !== 'COMMIT') throw new Unusable(`COMMIT was answered by ${done.command}: nothing was recorded`);
-    this.free();
-  }
-
-  async rollback() {
-    if (this.client) await this.client.query('ROLLBACK').then(() => this.free(), (error) => this.free(error));
-  }
-
-  free(error) {
-    const { client } = this;
-    this.client = null;
-    client.removeListener('error', ignored);
-    client.release(error);
-  }
 }
-
-class Alone extends Error {} // a batch failed, and only its messages one by one can show whose fault it was
 
 class Inbox {
   constructor(consumer, pool, handler, options = {}) {
@@ -169,9 +144,8 @@ class Inbox {
 
   // Stores a message in your transaction, to be run by work().
   async put(tx, message, notBefore) {
-    const later = notBefore === undefined ? {} : { not_before: notBefore };
-    const fields = new Message(message).arguments();
-    return answer((await tx.query(call('inbox_put', '*', { consumer: this.consumer, ...fields, ...later }))).rows[0]);
+    const given = { consumer: this.consumer, ...new Message(message).arguments(), not_before: notBefore };
+    return answer((await tx.query(call('inbox_put', '*', given))).rows[0]);
   }
 
   // Runs stored messages when they are due, and the housekeeping, until the signal of an AbortController comes.
@@ -208,9 +182,8 @@ class Inbox {
     return listed || { atomic: own, keyed: 'transient', outside: 'unknown' }[this.effect];
   }
 
-  // Rolls back and pauses, if repeating can settle it: `again` or `lost`. Throws any other error.
-  async again(link, error, n) {
-    await link.rollback();
+  // Pauses, if repeating can settle it: `again` or `lost`. Throws any other error.
+  async again(error, n) {
     const state = stateOf(error);
     if (state === null) throw error;
     const kind = kindOf(state);
@@ -228,16 +201,16 @@ class Inbox {
     let rows = [];
     for (let n = 0; ; n += 1) {
       try {
-        await link.begin();
-        const ours = [];
-        for (const row of rows.filter(({ token }) => token)) {
-          if ((await link.rows(this.renewal(row.token)))[0].inbox_renew) ours.push(row);
-        }
-        rows = ours.length > 0 ? ours : await link.rows(asked);
-        await link.commit();
-        return rows;
+        return await link.transaction(async () => {
+          const ours = [];
+          for (const row of rows.filter(({ token }) => token)) {
+            if ((await link.rows(this.renewal(row.token)))[0].inbox_renew) ours.push(row);
+          }
+          rows = ours.length > 0 ? ours : await link.rows(asked);
+          return rows;
+        });
       } catch (error) {
-        if (await this.again(link, error, n) === 'again') rows = [];
+        if (await this.again(error, n) === 'again') rows = [];
       }
     }
   }
@@ -251,32 +224,32 @@ class Inbox {
   // Runs messages in one transaction, again where that can settle it. One that was taken comes alone.
   async settle(link, messages) {
     let wasLost = false;
+    let answers;
     for (let n = 0; ; n += 1) {
       try {
-        const answers = await this.attempt(link, messages);
+        answers = [];
+        await link.transaction(async () => {
+          answers = await this.begin(link, messages);
+          await this.attempt(link, messages, answers);
+        });
         if (!wasLost || n + 1 >= this.tries || answers.every(({ why }) => why !== 'busy')) return answers;
         await wait(200); // the server has yet to notice that the lost connection is gone
       } catch (error) {
-        const kind = this.judge(error);
-        const blamed = kind in WORDS && stateOf(error) !== null; // by a deferred constraint, or the outcome
-        if (error instanceof Alone || (blamed && messages.length > 1)) {
-          await link.rollback();
-          const answers = [];
+        const kind = answers.length > 0 ? this.judge(error) : ''; // what begins nothing is no message's fault
+        if (kind in WORDS && messages.length > 1) { // only one by one they show whose fault it was
+          answers = [];
           for (const message of messages) answers.push(...await this.settle(link, [message]));
           return answers;
         }
-        if (blamed) {
-          await link.rollback();
+        if (kind in WORDS && stateOf(error) !== null) { // by a deferred constraint, or the outcome
           return [failed(messages[0], await this.ask(link, this.failure(messages[0], kind, error)))];
         }
-        wasLost = await this.again(link, error, n) === 'lost' || wasLost;
+        wasLost = await this.again(error, n) === 'lost' || wasLost;
       }
     }
   }
 
-  async attempt(link, messages) {
-    await link.begin();
-    const answers = await this.begun(link, messages);
+  async attempt(link, messages, answers) {
     const runs = messages.filter((_, at) => answers[at].act === 'run');
     const done = [];
     for (const group of this.batch && runs.length > 0 ? [runs] : runs.map((one) => [one])) {
@@ -288,19 +261,16 @@ class Inbox {
         for (const one of group) done.push({ message_id: String(one.id), source: one.source, outcome });
       } catch (error) {
         const word = this.judge(error);
-        if (!(word in WORDS)) throw error;
-        if (group.length > 1) throw new Alone();
+        if (!(word in WORDS) || group.length > 1) throw error;
         await link.query('ROLLBACK TO SAVEPOINT semel');
         answers[messages.indexOf(group[0])] = failed(group[0], await link.rows(this.failure(group[0], word, error)));
       }
     }
     if (done.length > 0) await this.end(link, messages[0].token, done);
     await link.query('SET CONSTRAINTS ALL IMMEDIATE');
-    await link.commit();
-    return answers;
   }
 
-  async begun(link, messages) {
+  async begin(link, messages) {
     const { consumer } = this;
     const [first] = messages;
     if (first.token) { // its row is ours from here on: nobody takes it while the handler runs
@@ -309,11 +279,8 @@ class Inbox {
     }
     const asked = messages.length === 1
       ? call('inbox_begin', BEGUN, { consumer, ...first.arguments() })
-      : call('inbox_begin_many', BEGUN, { consumer, messages: JSON.stringify(messages.map((m) => m.arguments(true))) });
-    const rows = await link.rows(asked).catch((error) => {
-      const state = stateOf(error);
-      throw state && kindOf(state) in WORDS ? unusable(error, state) : error; // the call is wrong, not the message
-    });
+      : call('inbox_begin_many', BEGUN, { consumer, messages: JSON.stringify(messages.map((m) => m.arguments())) });
+    const rows = await link.rows(asked);
     rows.forEach((row, at) => { messages[at].attempt = row.attempt; });
     return rows.map(answer);
   }
@@ -444,11 +411,9 @@ class Outbox {
   async put(tx, aggregateid, type, body, { headers, id, lock = false } = {}) {
     const given = {
       aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), type, destination: this.destination, id,
-      lock, headers: headers && JSON.stringify(headers),
-      raw: body === null || body === undefined ? undefined : new Message({ body }).raw,
+      lock, headers: headers || {}, raw: body === null || body === undefined ? null : new Message({ body }).raw,
     };
-    const named = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
-    return (await tx.query(call('outbox_put', 'outbox_put::text AS id', named))).rows[0].id;
+    return (await tx.query(call('outbox_put', 'outbox_put::text AS id', given))).rows[0].id;
   }
 }
 

@@ -20,6 +20,7 @@ const lone = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\ud
 const clean = (value) => String(value).replace(lone, '\ufffd').replace(/\0/g, '\ufffd');
 const storable = (text) => text === clean(text) && text !== '' && Buffer.byteLength(text) <= 255;
 const given = (value) => value !== undefined && value !== null;
+const inHex = (value) => (given(value) ? `\\x${Buffer.from(value).toString('hex')}` : null); // as bytea is written
 
 class Message {
   constructor(fields) {
@@ -53,30 +54,26 @@ class Message {
     return hash.digest('hex');
   }
 
-  // Those of semel.inbox_begin that are given. The body always is, so that a failure keeps it. What has an id or a key
-  // that cannot be stored has none, and is quarantined.
-  arguments(inJson = false) {
-    let id = given(this.id) ? String(this.id) : null;
-    let headers = {};
+  // Those of semel.inbox_begin. The body is always given, so that a failure keeps it. What has an id or a key that
+  // cannot be stored has none, and is quarantined.
+  arguments() {
+    const id = given(this.id) ? String(this.id) : null;
+    const version = given(this.version) ? String(this.version) : null;
+    const headers = {};
     for (const [name, value] of Object.entries(this.headers || {})) headers[clean(name)] = clean(value);
     delete headers.semel_tombstone;
     if (!given(this.body)) headers.semel_tombstone = 'true';
-    let named = {
-      type: given(this.type) ? Buffer.from(clean(this.type)).subarray(0, 255).toString().replace(/\ufffd+$/, '') : null,
-      order_key: this.orderKey, version: given(this.version) ? String(this.version) : null,
-      business_key: this.businessKey, fingerprint: this.fingerprint, message_time: this.time,
-    };
+    const refused = { semel_refused_id: clean(id).slice(0, 255) };
+    const all = { source: this.source, raw: inHex(this.raw), message_id: null, headers: refused };
     if (![id, this.orderKey, this.businessKey].every((text) => !given(text) || storable(text))
-        || (named.version !== null && !(/^\d{1,19}$/.test(named.version) && BigInt(named.version) < (1n << 63n) - 1n))
-        || JSON.stringify(headers).length > 1 << 18) {
-      [id, named, headers] = [null, {}, { semel_refused_id: clean(id).slice(0, 255) }];
-    }
-    const bytes = (value) => (inJson && given(value) ? `\\x${Buffer.from(value).toString('hex')}` : value);
-    const all = {
-      source: this.source, ...named, raw: bytes(this.raw), fingerprint: bytes(named.fingerprint),
-      headers: Object.keys(headers).length === 0 ? null : inJson ? headers : JSON.stringify(headers),
+        || (version !== null && !(/^\d{1,19}$/.test(version) && BigInt(version) < (1n << 63n) - 1n))
+        || JSON.stringify(headers).length > 1 << 18) return all;
+    return {
+      ...all, message_id: id, headers: Object.keys(headers).length > 0 ? headers : null, version,
+      type: given(this.type) ? Buffer.from(clean(this.type)).subarray(0, 255).toString().replace(/\ufffd+$/, '') : null,
+      order_key: this.orderKey, business_key: this.businessKey, fingerprint: inHex(this.fingerprint),
+      message_time: this.time,
     };
-    return { message_id: id, ...Object.fromEntries(Object.entries(all).filter(([, value]) => given(value))) };
   }
 }
 

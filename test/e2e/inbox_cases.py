@@ -31,6 +31,7 @@ LONG = bool(os.environ.get("SEMEL_LONG"))
 APPS = pathlib.Path(__file__).parent / "apps"
 MODULES = {"psycopg": ["psycopg_pool"], "async": ["psycopg_pool"], "sqlalchemy": ["sqlalchemy", "psycopg2"],
            "django": ["django", "psycopg2"]}
+ANSWER_S = 120
 RETRY_SOON = '{"retry_first": "1ms", "retry_ceiling": "1ms"}'
 
 
@@ -81,7 +82,8 @@ class App:
     def __init__(self, driver, urls, tmp_path):
         self.driver, self.calls, self.log = driver, tmp_path / "calls", tmp_path / "log"
         self.words, more = command(driver, tmp_path)
-        self.env = {**os.environ, **more, "DATABASE_URLS": json.dumps(urls), "CALLS": str(self.calls)}
+        self.env = {**os.environ, **more, "DATABASE_URLS": json.dumps(urls), "CALLS": str(self.calls),
+                    "PYTHONFAULTHANDLER": "1"}
         self.eye = None
         self.start()
 
@@ -100,7 +102,11 @@ class App:
         return self.answer()
 
     def answer(self):
+        """One that does not come is the end of the process: Python's writes where it stands."""
+        late = threading.Timer(ANSWER_S, self.process.send_signal, [signal.SIGABRT])
+        late.start()
         line = self.process.stdout.readline()
+        late.cancel()
         assert line, self.log.read_text()[-3000:]
         said = json.loads(line)
         return said["is"] if "is" in said else (said["error"], said["text"])

@@ -17,11 +17,12 @@ import pytest
 from conftest import wait_for
 from inbox_cases import node_command
 from kafka import kafka  # noqa: F401  (a fixture)
-from pgsql import SOURCE, Shop, ask, pg_server, poll  # noqa: F401  (a fixture)
+from pgsql import SOURCE, Shop, ask, pg_server  # noqa: F401  (a fixture)
 from rabbit import rabbit  # noqa: F401  (a fixture)
 
 LONG = os.environ.get("SEMEL_LONG") == "1"
 pytestmark = pytest.mark.skipif(not LONG, reason="SEMEL_LONG=1 runs it")  # two brokers and four runtimes
+PATIENCE_S = 300  # a group of Kafka waits for a killed member until its session is over, and killed workers have leases
 EXAMPLES = SOURCE / "examples/consumers"
 MODULES = {"rabbitmq_consumer.py": ["pika"], "kafka_consumer.py": ["confluent_kafka"],
            "rabbitmq_consumer.js": ["amqplib"], "kafka_consumer.js": ["kafkajs"]}
@@ -84,7 +85,7 @@ def broker(request, name):
 
 def settled(consumer, broker, place):
     """Is nothing left, neither in the queue nor with the consumer? What it had is in the queue when it is gone."""
-    poll(lambda: broker.length(place) == 0)
+    wait_for(lambda: broker.length(place) == 0, "the queue is empty", PATIENCE_S)
     consumer.stop(signal.SIGTERM)
     left = broker.take(place)
     broker.send(place, [(id_ or None, body, None) for id_, body in left])
@@ -126,19 +127,19 @@ def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, bro
     consumer.start()
     try:
         for most in [10] + [len(booked) // 2] * 9:
-            poll(lambda: eye("SELECT count(*) FROM semel.inbox")[0][0] >= most)
+            wait_for(lambda: eye("SELECT count(*) FROM semel.inbox")[0][0] >= most, f"{most} have come", PATIENCE_S)
             consumer.stop()
             consumer.start()
         eye.restart()
         eye("INSERT INTO open DEFAULT VALUES")
         wait_for(lambda: eye("SELECT count(*) FROM ledger")[0][0] == len(booked) and eye(
             "SELECT count(*) FROM semel.inbox WHERE status IN ('failed', 'processing', 'waiting')")[0][0] == 0,
-                 "all is booked", 300)
+                 "all is booked", PATIENCE_S)
         if "rabbitmq" in name:
             broker.restart()
-            poll(lambda: settled(consumer, broker, place))
+            wait_for(lambda: settled(consumer, broker, place), "the queue is empty", PATIENCE_S)
         else:
-            broker.wait_committed(place, place, [(len(sent) + 1) // 2, len(sent) // 2])
+            broker.wait_committed(place, place, [(len(sent) + 1) // 2, len(sent) // 2], PATIENCE_S)
         assert consumer.process.poll() is None, consumer.log.read_text()[-3000:]
     except AssertionError:
         print(consumer.log.read_text()[-5000:])

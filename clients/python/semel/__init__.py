@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Semel on PostgreSQL: messages take effect once (semel.inbox); idempotency keys (semel.asgi, semel.django)."""
+from .adapters import Django, SQLAlchemy
 from .fingerprint import fingerprint
 from .inbox import AsyncInbox, AsyncOutbox, Inbox, Outbox
-from .links import Django, SQLAlchemy
 from .message import Answer, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable
 
 __all__ = ["Answer", "AsyncInbox", "AsyncOutbox", "Django", "Inbox", "Message", "Outbox", "Permanent", "Rejected",

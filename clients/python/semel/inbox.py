@@ -33,29 +33,31 @@ import functools
 import json
 import logging
 import random
+import re
 import time
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type
 from uuid import UUID
 
-from .links import Link, now, settled
+from .links import Link, T, now, settled
 from .message import (Answer, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable,
                       clean)
 
 log = logging.getLogger("semel")
-Handler = TypeVar("Handler", bound=Callable[..., Any])
 Call = Tuple[str, Tuple[Any, ...]]
 Kinds = Sequence[Type[BaseException]]
 KINDS = {"transient": Transient, "permanent": Permanent, "rejected": Rejected, "unknown": Unknown}
-TYPES = {"version": "bigint", "raw": "bytea", "fingerprint": "bytea", "headers": "jsonb", "message_time": "timestamptz",
-         "not_before": "timestamptz", "lease": "interval", "outcome": "jsonb", "token": "bigint", "messages": "jsonb",
-         "id": "uuid", "lock": "boolean", "max": "integer"}
-TAKEN = "token, message_id, source, type, raw, headers::text, order_key, version, attempt"
+TAKEN = "token, attempt, headers::text, message_id, raw, source, type, order_key, version"
 BEGUN = "act, why, attempt, outcome::text"
+STATES = [("23503|57014|25P02", "transient"), ("40001|40P01|55P03", "again"), ("08|53|57|58|25P03|25P04", "lost"),
+          ("23000", "stop"), ("22|23|P0", "permanent"), ("", "stop")]
+HINTS = {"3F000": "create it: semel migrate --store postgres://...", "23000": "a handler never ends its transaction",
+         "42883": "if the schema is older than this client: semel migrate --store postgres://...",
+         "42501": "sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers"}
 
 
 def call(function: str, columns: str = "*", **given: Any) -> Call:
-    named = ", ".join(f"{name} => %s::{TYPES.get(name, 'text')}" for name in given)
-    return f"SELECT {columns} FROM semel.{function}({named})", tuple(given.values())
+    values = (json.dumps(value) if isinstance(value, (dict, list)) else value for value in given.values())
+    return f"SELECT {columns} FROM semel.{function}({', '.join(name + ' => %s' for name in given)})", tuple(values)
 
 
 def state_of(error: BaseException) -> Optional[str]:
@@ -70,29 +72,27 @@ def state_of(error: BaseException) -> Optional[str]:
 
 def kind_of(state: Optional[str]) -> str:
     """A class of failure; or `again`: the transaction's, `lost`: the connection's, `stop`: the program's."""
-    if state is None or state in ("23503", "57014", "25P02"):
-        return "transient"
-    if state in ("40001", "40P01", "55P03"):
-        return "again"
-    if state[:2] in ("08", "53", "57", "58") or state in ("25P03", "25P04"):
-        return "lost"
-    return "permanent" if state[:2] in ("22", "23", "P0") and state != "23000" else "stop"
+    return "transient" if state is None else next(kind for start, kind in STATES if re.match(start, state))
 
 
 def unusable(error: BaseException, state: str) -> Unusable:
-    more = {"3F000": "create it: semel migrate --store postgres://...", "23000": "a handler never ends its transaction",
-            "42883": "if the schema is older than this client: semel migrate --store postgres://...", "42501":
-            "sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers"}.get(state)
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return Unusable(f"{said} (SQLSTATE {state}); {more or 'nothing was recorded'}")
+    return Unusable(f"{said} (SQLSTATE {state}); {HINTS.get(state, 'nothing was recorded')}")
 
 
-class Alone(Exception):
-    """A batch failed, and only its messages one by one can show whose fault it was."""
+def begun(row: Any) -> Answer:
+    return Answer(row[0], row[1], row[2], row[3] and json.loads(row[3]))
 
 
-class Rules:
-    """What Inbox and AsyncInbox share."""
+def failed(message: Message, rows: list[Any]) -> Answer:
+    if message.token is not None:
+        return Answer("ack", "retry" if rows[0][0] else "fenced", message.attempt)
+    act, why, status, due_at = rows[0]
+    return Answer(act, why, message.attempt, None, status, due_at)
+
+
+class AsyncInbox:
+    """As Inbox, with an AsyncConnectionPool and handlers that are coroutines; `stop` is an asyncio.Event."""
 
     def __init__(self, consumer: str, db: Any, *, effect: str = "atomic", link: Type[Link] = Link, lease: float = 60,
                  tries: int = 5, transient: Kinds = (), permanent: Kinds = (), rejected: Kinds = (),
@@ -100,19 +100,19 @@ class Rules:
         if effect not in ("atomic", "outside", "keyed"):
             raise ValueError(f"effect is {effect!r}; it must be atomic, outside or keyed")
         self.consumer, self.effect, self.lease, self.tries, self.many = consumer, effect, lease, tries, False
-        self.link: Callable[..., Link] = functools.partial(link, db, loop=isinstance(self, AsyncInbox))
+        self.link: Callable[..., Link] = functools.partial(link, db, loop=not isinstance(self, Inbox))
         self.listed = {"transient": transient, "permanent": permanent, "rejected": rejected, "unknown": unknown}
-        self.function: Callable[..., Any] = self.missing
+        self.function: Any = self.missing
 
     def missing(self, *_: Any) -> None:
         raise Unusable(f"the inbox of {self.consumer!r} has no handler: decorate a function with @inbox.handler")
 
-    def handler(self, function: Handler) -> Handler:
+    def handler(self, function: T) -> T:
         """A decorator: charge(tx, message), or charge(message) where the effect is outside."""
         self.function = function
         return function
 
-    def batch_handler(self, function: Handler) -> Handler:
+    def batch_handler(self, function: T) -> T:
         """A decorator: charge(tx, messages), for all of a batch at once. If it raises, they are run one by one."""
         self.many = True
         return self.handler(function)
@@ -127,8 +127,7 @@ class Rules:
         return (*found, {"atomic": own, "keyed": "transient", "outside": "unknown"}[self.effect])[0]
 
     async def again(self, link: Link, error: Exception, n: int) -> str:
-        """Rolls back and pauses, if repeating can settle it: `again` or `lost`. Raises any other error."""
-        await link.rollback()
+        """Pauses, if repeating can settle it: `again` or `lost`. Raises any other error."""
         state = state_of(error)
         if state is None:
             raise error
@@ -136,21 +135,19 @@ class Rules:
             raise unusable(error, state) from error
         if n + 1 == self.tries:
             raise Unavailable(f"{str(error).strip()}; acknowledge nothing, and deliver it again") from error
-        await link.sleep(min(0.02 * 4 ** n, 1) * random.uniform(0.5, 1))
+        await link.wait(min(0.02 * 4 ** n, 1) * random.uniform(0.5, 1))
         return kind_of(state)
 
-    async def ask(self, link: Link, asked: Call, token: int = -1) -> list[Any]:
-        """One call, one transaction. After a lost COMMIT the tokens in a column of its rows show what was committed."""
+    async def ask(self, link: Link, asked: Call, tokens: bool = False) -> list[Any]:
+        """One call, one transaction. After a lost COMMIT the tokens in front of its rows show what was committed."""
         rows: list[Any] = []
         for n in range(self.tries):
             try:
-                await link.begin()
-                ours = [row for row in rows if (await link.run(*self.renewal(row[token])))[0][0]]
-                rows = ours or await link.run(*asked)
-                await link.commit()
+                async with link.transaction():
+                    rows = [r for r in rows if (await link.run(*self.renewal(r[0])))[0][0]] or await link.run(*asked)
                 break
             except Exception as error:  # pylint: disable=broad-except
-                if await self.again(link, error, n) == "again" or token < 0:
+                if await self.again(link, error, n) == "again" or not tokens:
                     rows = []
         return rows
 
@@ -161,84 +158,64 @@ class Rules:
 
     async def settle(self, link: Link, messages: Sequence[Message]) -> list[Answer]:
         """Runs messages in one transaction, again where that can settle it. One that was taken comes alone."""
-        answers: list[Answer] = []
-        lost = False
+        lost, answers = False, []  # type: bool, list[Answer]
         for n in range(self.tries):
             try:
-                answers = await self.attempt(link, messages)
+                answers = []
+                async with link.transaction():
+                    answers = await self.begin(link, messages)
+                    await self.attempt(link, messages, answers)
                 if not lost or all(answer.why != "busy" for answer in answers):
                     break
-                await link.sleep(0.2)  # the server has yet to notice that the lost connection is gone
+                await link.wait(0.2)  # the server has yet to notice that the lost connection is gone
             except Exception as error:  # pylint: disable=broad-except
-                kind = self.judge(error)
-                if isinstance(error, Alone) or (kind in KINDS and state_of(error) and len(messages) > 1):
-                    await link.rollback()
+                kind = self.judge(error) if answers else ""  # what begins nothing is no message's fault
+                if kind in KINDS and len(messages) > 1:  # only one by one they show whose fault it was
                     return [(await self.settle(link, [message]))[0] for message in messages]
                 if kind in KINDS and state_of(error):  # by a deferred constraint, or the outcome
-                    await link.rollback()
-                    return [self.failed(messages[0], await self.ask(link, self.failure(messages[0], kind, error)))]
+                    return [failed(messages[0], await self.ask(link, self.failure(messages[0], kind, error)))]
                 lost = await self.again(link, error, n) == "lost" or lost
         return answers
 
-    async def attempt(self, link: Link, messages: Sequence[Message]) -> list[Answer]:
-        await link.begin()
-        answers = await self.begun(link, messages)
+    async def attempt(self, link: Link, messages: Sequence[Message], answers: list[Answer]) -> None:
         runs = [at for at, answer in enumerate(answers) if answer.act == "run"]
         done: list[dict[str, Any]] = []
         for group in [runs] if self.many and runs else [[at] for at in runs]:
             several = [messages[at] for at in group]
             try:
-                await link.savepoint()
-                said = await settled(self.function(link.tx, several if self.many else several[0]))
-                outcome = None if said is None or self.many else json.dumps(said)
-                await link.release()
+                async with link.savepoint():
+                    said = await settled(self.function(link.tx, several if self.many else several[0]))
+                    outcome = None if said is None or self.many else json.dumps(said)
                 done += [{"message_id": str(one.id), "source": one.source, "outcome": outcome} for one in several]
             except Exception as error:  # pylint: disable=broad-except
                 word = self.judge(error)
-                if word not in KINDS:
+                if word not in KINDS or len(group) > 1:
                     raise
-                if len(group) > 1:
-                    raise Alone from error
-                await link.undo()
-                rows = await link.run(*self.failure(several[0], word, error))
-                answers[group[0]] = self.failed(several[0], rows)
+                answers[group[0]] = failed(several[0], await link.run(*self.failure(several[0], word, error)))
         if done:
             await self.end(link, messages[0].token, done)
         await link.run("SET CONSTRAINTS ALL IMMEDIATE")
-        await link.commit()
-        return answers
 
-    async def begun(self, link: Link, messages: Sequence[Message]) -> list[Answer]:
-        first = messages[0]
+    async def begin(self, link: Link, messages: Sequence[Message]) -> list[Answer]:
+        first, given = messages[0], [message.arguments() for message in messages]
         if first.token is not None:  # its row is ours from here on: nobody takes it while the handler runs
             mine = (await link.run(*self.renewal(first.token)))[0][0]
             return [Answer("run" if mine else "ack", "retry" if mine else "fenced", first.attempt)]
-        if len(messages) == 1:
-            asked = call("inbox_begin", BEGUN, consumer=self.consumer, **first.arguments())
-        else:
-            asked = call("inbox_begin_many", BEGUN, consumer=self.consumer,
-                         messages=json.dumps([message.arguments(in_json=True) for message in messages]))
-        try:
-            rows = await link.run(*asked)
-        except Exception as error:
-            state = state_of(error)
-            if state and kind_of(state) in KINDS:  # the call is wrong, not the message
-                raise unusable(error, state) from error
-            raise
+        rows = await link.run(*(call("inbox_begin", BEGUN, consumer=self.consumer, **given[0]) if len(given) == 1 else
+                                call("inbox_begin_many", BEGUN, consumer=self.consumer, messages=given)))
         for message, row in zip(messages, rows):
             message.attempt = row[2]
-        return [Answer(row[0], row[1], row[2], None if row[3] is None else json.loads(row[3])) for row in rows]
+        return [begun(row) for row in rows]
 
     async def end(self, link: Link, token: Optional[int], done: list[dict[str, Any]]) -> None:
+        asked = call("inbox_done", consumer=self.consumer, **done[0])
         if token is not None:
-            if not (await link.run(*call("inbox_finish", token=token, outcome=done[0]["outcome"])))[0][0]:
-                raise Unusable("the lease was lost while its row was held")
-        elif len(done) == 1:
-            await link.run(*call("inbox_done", consumer=self.consumer, **done[0]))
-        else:
-            for one in done:
-                one["outcome"] = one["outcome"] and json.loads(one["outcome"])
-            await link.run(*call("inbox_done_many", consumer=self.consumer, messages=json.dumps(done)))
+            asked = call("inbox_finish", token=token, outcome=done[0]["outcome"])
+        elif len(done) > 1:
+            parsed = [{**one, "outcome": one["outcome"] and json.loads(one["outcome"])} for one in done]
+            asked = call("inbox_done_many", consumer=self.consumer, messages=parsed)
+        if (await link.run(*asked))[0][0] is False:
+            raise Unusable("the lease was lost while its row was held")
 
     def failure(self, message: Message, word: str, error: BaseException) -> Call:
         given = {"class": word, "reason": clean(error)[:500] or type(error).__name__}
@@ -246,22 +223,17 @@ class Rules:
             return call("inbox_finish", token=message.token, **given)
         return call("inbox_fail", "act, why, status, due_at", consumer=self.consumer, **message.arguments(), **given)
 
-    def failed(self, message: Message, rows: list[Any]) -> Answer:
-        if message.token is not None:
-            return Answer("ack", "retry" if rows[0][0] else "fenced", message.attempt)
-        return Answer(rows[0][0], rows[0][1], message.attempt, status=rows[0][2], due_at=rows[0][3])
-
     # ---- effects outside -------------------------------------------------------------------------------------------
 
     async def claim(self, link: Link, message: Message) -> Answer:
-        rows = await self.ask(link, call("inbox_claim", BEGUN + ", token", consumer=self.consumer,
-                                         lease=f"{self.lease} seconds", **message.arguments()), token=4)
-        act, why, message.attempt, outcome, message.token = rows[0]
-        if act == "run":
-            await link.start(functools.partial(self.beat, {message.token}))
-            await self.outside(link, message)
-            await link.still()
-        return Answer(act, why, message.attempt, None if outcome is None else json.loads(outcome))
+        asked = call("inbox_claim", "token, " + BEGUN, consumer=self.consumer, lease=f"{self.lease} seconds",
+                     **message.arguments())
+        [(message.token, *row)] = await self.ask(link, asked, tokens=True)
+        message.attempt, answer = row[2], begun(row)
+        if answer.act == "run":
+            async with link.beside(self.beat, {message.token}):
+                await self.outside(link, message)
+        return answer
 
     async def outside(self, link: Link, message: Message) -> None:
         """Calls the handler and records its end. Where the store is away by then, the lease runs out."""
@@ -274,7 +246,7 @@ class Rules:
         if not (await self.ask(link, finish))[0][0]:
             log.warning("%s: lease expired while %s ran; its end is kept as evidence", self.consumer, message.id)
 
-    async def beat(self, tokens: set[Any], link: Link) -> None:
+    async def beat(self, link: Link, tokens: set[Any]) -> None:
         while not await link.wait(self.lease / 3):
             for token in list(tokens):
                 try:
@@ -286,34 +258,33 @@ class Rules:
 
     async def take(self, link: Link, most: int) -> int:
         rows = await self.ask(link, call("inbox_take", TAKEN, consumer=self.consumer, max=most,
-                                         lease=f"{self.lease} seconds"), token=0)
-        unrun = [row[0] for row in rows]
-        waiting = set(unrun)
+                                         lease=f"{self.lease} seconds"), tokens=True)
+        if not rows:
+            return 0
+        unrun, waiting = [row[0] for row in rows], {row[0] for row in rows}
         try:
-            if rows:
-                await link.start(functools.partial(self.beat, waiting))
-            for token, id_, source, type_, raw, headers, order_key, version, attempt in rows:
-                if link.quiet.is_set():
-                    break
-                pairs = json.loads(headers or "{}")
-                message = Message(id_, None if pairs.pop("semel_tombstone", None) else bytes(raw), pairs, source, type_,
-                                  order_key, version, attempt=attempt, consumer=self.consumer, token=token)
-                if self.effect == "atomic":
-                    waiting.discard(token)  # its transaction holds the row: a renewal would wait for it
-                    await self.settle(link, [message])
-                    unrun.remove(token)
-                else:
-                    unrun.remove(token)
-                    await self.outside(link, message)
-                    waiting.discard(token)
+            async with link.beside(self.beat, waiting):
+                for token, attempt, headers, id_, raw, *others in rows:
+                    if link.quiet.is_set():
+                        break
+                    pairs = json.loads(headers or "{}")
+                    message = Message(id_, None if pairs.pop("semel_tombstone", None) else bytes(raw), pairs, *others)
+                    message.attempt, message.consumer, message.token = attempt, self.consumer, token
+                    if self.effect == "atomic":
+                        waiting.discard(token)  # its transaction holds the row: a renewal would wait for it
+                        await self.settle(link, [message])
+                        unrun.remove(token)
+                    else:
+                        unrun.remove(token)
+                        await self.outside(link, message)
+                        waiting.discard(token)
         finally:
-            await link.still()
             for token in unrun:  # no attempt counts
                 await self.ask(link, call("inbox_release", token=token))
         return len(rows)
 
-    async def loop(self, link: Link, batch: int, every: float, tick: bool) -> None:
-        ticked = float("-inf")
+    async def work(self, stop: Any = None, *, batch: int = 10, every: float = 1, tick: bool = True) -> None:
+        link, ticked = self.link(stop), float("-inf")
         while not link.quiet.is_set():
             ran = 0
             try:
@@ -326,59 +297,47 @@ class Rules:
             if ran < batch:
                 await link.wait(every)
 
-    async def deliveries(self, link: Link, messages: Sequence[Message]) -> list[Answer]:
+    async def work_once(self, batch: int = 10) -> int:
+        return await self.take(self.link(), batch)
+
+    async def put(self, tx: Any, message: Message, not_before: Any = None) -> Answer:
+        asked = call("inbox_put", consumer=self.consumer, **message.arguments(), not_before=not_before)
+        return Answer(*(await self.link(tx=tx).run(*asked))[0])
+
+    async def deliver_many(self, messages: Sequence[Message]) -> list[Answer]:
         for message in messages:
             message.consumer = self.consumer
         if self.effect == "atomic":
-            return await self.settle(link, messages) if messages else []
-        return [await self.claim(link, message) for message in messages]
-
-    async def store(self, link: Link, tx: Any, message: Message, not_before: Any) -> Answer:
-        later = {} if not_before is None else {"not_before": not_before}
-        rows = await link.on(tx, *call("inbox_put", consumer=self.consumer, **message.arguments(), **later))
-        return Answer(*rows[0])
-
-
-class Inbox(Rules):
-    def deliver(self, message: Message) -> Answer:
-        """Runs the handler, unless the message is a copy. What is returned is committed."""
-        return self.deliver_many([message])[0]
-
-    def deliver_many(self, messages: Sequence[Message]) -> list[Answer]:
-        """The same for a batch in one transaction: an answer for each. A failure undoes its own message only."""
-        return list(now(self.link().closing(self.deliveries, messages)))
-
-    def put(self, tx: Any, message: Message, not_before: Any = None) -> Answer:
-        """Stores a message in your transaction, to be run by work()."""
-        answer: Answer = now(self.store(self.link(), tx, message, not_before))
-        return answer
-
-    def work(self, stop: Any = None, *, batch: int = 10, every: float = 1, tick: bool = True) -> None:
-        """Runs stored messages when they are due, and the housekeeping, until `stop` (a threading.Event) is set."""
-        now(self.link(stop).closing(self.loop, batch, every, tick))
-
-    def work_once(self, batch: int = 10) -> int:
-        """Runs stored messages that are due now; how many there were."""
-        return int(now(self.link().closing(self.take, batch)))
-
-
-class AsyncInbox(Rules):
-    """As Inbox, with an AsyncConnectionPool and handlers that are coroutines; `stop` is an asyncio.Event."""
+            return await self.settle(self.link(), messages) if messages else []
+        return [await self.claim(self.link(), message) for message in messages]
 
     async def deliver(self, message: Message) -> Answer:
-        return (await self.deliver_many([message]))[0]
+        return (await AsyncInbox.deliver_many(self, [message]))[0]
 
-    async def deliver_many(self, messages: Sequence[Message]) -> list[Answer]:
-        return list(await self.link().closing(self.deliveries, messages))
 
-    async def put(self, tx: Any, message: Message, not_before: Any = None) -> Answer:
-        return await self.store(self.link(), tx, message, not_before)
+class Inbox(AsyncInbox):
+    """The same, without waiting for anything but the server: there is no event loop."""
 
-    async def work(self, stop: Any = None, *, batch: int = 10, every: float = 1, tick: bool = True) -> None:
-        await self.link(stop).closing(self.loop, batch, every, tick)
+    def deliver(self, message: Message) -> Answer:  # type: ignore[override]
+        """Runs the handler, unless the message is a copy. What is returned is committed."""
+        return now(super().deliver(message))
 
-    async def work_once(self, batch: int = 10) -> int:
-        return int(await self.link().closing(self.take, batch))
+    def deliver_many(self, messages: Sequence[Message]) -> list[Answer]:  # type: ignore[override]
+        """The same for a batch in one transaction: an answer for each. A failure undoes its own message only."""
+        return now(super().deliver_many(messages))
+
+    def put(self, tx: Any, message: Message, not_before: Any = None) -> Answer:  # type: ignore[override]
+        """Stores a message in your transaction, to be run by work()."""
+        return now(super().put(tx, message, not_before))
+
+    def work(self, stop: Any = None, *, batch: int = 10, every: float = 1,  # type: ignore[override]
+             tick: bool = True) -> None:
+        """Runs stored messages when they are due, and the housekeeping, until `stop` (a threading.Event) is set."""
+        now(super().work(stop, batch=batch, every=every, tick=tick))
+
+    def work_once(self, batch: int = 10) -> int:  # type: ignore[override]
+        """Runs stored messages that are due now; how many there were."""
+        return now(super().work_once(batch))
 
 
 class Outbox:
@@ -389,17 +348,16 @@ class Outbox:
 
     def event(self, aggregateid: Any, type_: str, body: Any, headers: Optional[Mapping[str, str]] = None,
               id: Optional[UUID] = None, lock: bool = False) -> Call:  # pylint: disable=redefined-builtin
-        given = {"destination": self.destination, "id": id and str(id), "raw": body if body is None else Message(
-            "", body).raw, "headers": headers and json.dumps(dict(headers))}
         return call("outbox_put", "outbox_put::text", aggregatetype=self.aggregatetype, aggregateid=str(aggregateid),
-                    type=type_, lock=lock, **{name: value for name, value in given.items() if value is not None})
+                    type=type_, raw=None if body is None else Message("", body).raw, headers=dict(headers or {}),
+                    destination=self.destination, id=id and str(id), lock=lock)
 
     def put(self, tx: Any, *event: Any, **more: Any) -> UUID:
         """put(tx, aggregateid, type, body, headers=None, id=None, lock=False) gives the id of the event. With lock=True
         events of an aggregate leave in the order of their commits; a lock of yours on the aggregate will do as well."""
-        return UUID(now(self.link(None).on(tx, *self.event(*event, **more)))[0][0])
+        return UUID(now(self.link(None, tx=tx).run(*self.event(*event, **more)))[0][0])
 
 
 class AsyncOutbox(Outbox):
     async def put(self, tx: Any, *event: Any, **more: Any) -> UUID:  # type: ignore[override]
-        return UUID((await self.link(None, loop=True).on(tx, *self.event(*event, **more)))[0][0])
+        return UUID((await self.link(None, loop=True, tx=tx).run(*self.event(*event, **more)))[0][0])

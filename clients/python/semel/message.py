@@ -80,26 +80,22 @@ class Message:
         parts = [part.encode() for part in (self.consumer, self.source, str(self.id), step)]
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
 
-    def arguments(self, in_json: bool = False) -> dict[str, Any]:
-        """Those of semel.inbox_begin that are given. The body always is, so that a failure keeps it."""
+    def arguments(self) -> dict[str, Any]:
+        """Those of semel.inbox_begin. The body is always given, so that a failure keeps it."""
         id_ = None if self.id is None else str(self.id)
-        named = {"type": None if self.type is None else clean(self.type).encode()[:255].decode("utf-8", "ignore"),
-                 "order_key": self.order_key, "version": self.version, "business_key": self.business_key,
-                 "fingerprint": self.fingerprint, "message_time": self.time}
-        headers = {clean(name): clean(value) for name, value in (self.headers or {}).items()}
-        headers.pop("semel_tombstone", None)
+        headers = {clean(name): clean(value) for name, value in (self.headers or {}).items()
+                   if name != "semel_tombstone"}
         if self.body is None:
             headers["semel_tombstone"] = "true"
-        if not all(text is None or storable(text) for text in (id_, self.order_key, self.business_key)) or not (
-                self.version is None or 0 <= self.version < (1 << 63) - 1) or len(json.dumps(headers)) > 1 << 20:
-            id_, named, headers = None, {}, {"semel_refused_id": clean(id_)[:255]}
-        given = {"message_id": id_, "source": self.source, "raw": self.raw, "headers": headers or None, **named}
-        if in_json:
-            given = {name: "\\x" + value.hex() if isinstance(value, bytes) else str(value) if name == "message_time"
-                     and value is not None else value for name, value in given.items()}
-        elif headers:
-            given["headers"] = json.dumps(headers)
-        return {name: value for name, value in given.items() if value is not None or name == "message_id"}
+        given = {"source": self.source, "raw": in_hex(self.raw), "message_id": id_, "headers": headers or None,
+                 "type": self.type and clean(self.type).encode()[:255].decode("utf-8", "ignore"),
+                 "order_key": self.order_key, "version": self.version, "business_key": self.business_key,
+                 "fingerprint": in_hex(self.fingerprint), "message_time": self.time and str(self.time)}
+        if all(text is None or storable(text) for text in (id_, self.order_key, self.business_key)) and (
+                self.version is None or 0 <= self.version < (1 << 63) - 1) and len(json.dumps(headers)) <= 1 << 20:
+            return given
+        return {"source": self.source, "raw": given["raw"], "message_id": None,
+                "headers": {"semel_refused_id": clean(id_)[:255]}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,10 +117,12 @@ class Answer:
 
 
 def storable(text: str) -> bool:
-    try:
-        return 1 <= len(text.encode()) <= 255 and "\0" not in text
-    except UnicodeEncodeError:
-        return False
+    return clean(text) == text and 1 <= len(text.encode()) <= 255
+
+
+def in_hex(value: Optional[bytes]) -> Optional[str]:
+    """As bytea is written, in a parameter and in JSON."""
+    return None if value is None else "\\x" + value.hex()
 
 
 def clean(value: Any) -> str:

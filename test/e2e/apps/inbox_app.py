@@ -5,6 +5,7 @@ DATABASE_URLS='{"default": ...}' inbox_app.py DRIVER: psycopg, async, sqlalchemy
 """
 import asyncio
 import base64
+import contextlib
 import inspect
 import json
 import os
@@ -152,9 +153,11 @@ async def perform(asked):
         return RUNNING.clear()
     if op == "put":
         link = inbox.link()
-        await link.begin()
-        answer = await value(inbox.put(link.tx, message_of(asked["message"])))
-        await (link.rollback() if asked.get("rollback") else link.commit())
+        with contextlib.suppress(InterruptedError):
+            async with link.transaction():
+                answer = await value(inbox.put(link.tx, message_of(asked["message"])))
+                if asked.get("rollback"):
+                    raise InterruptedError
         return shown(answer)
     raise ValueError(op)
 

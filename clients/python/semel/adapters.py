@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""An inbox and an outbox on a database connection that an application has: SQLAlchemy's sessions, and Django's."""
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator
+
+from .links import Link
+from .message import Unusable
+
+
+class SQLAlchemy(Link):
+    """Inbox("billing", sessionmaker(engine), link=SQLAlchemy): a handler is given the Session."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        with self.db.begin() as self.tx:
+            yield
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        with self.tx.begin_nested() as nested:  # its end flushes what the handler has added
+            yield
+            if self.tx.get_nested_transaction() is not nested:
+                raise Unusable("a handler never ends its transaction; nothing was recorded")
+
+    async def run(self, statement: str, values: Any = None) -> list[Any]:
+        result = self.tx.connection().exec_driver_sql(statement, values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+class Django(Link):
+    """Inbox("billing", "default", link=Django): `db` is an alias of DATABASES. A handler is given its connection, and
+    may use models as well."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        from django.db import connections, transaction  # type: ignore[import]
+        self.tx = connections[self.db]
+        self.tx.close_if_unusable_or_obsolete()
+        with transaction.atomic(using=self.db, durable=True):
+            yield
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        from django.db import transaction
+        with transaction.atomic(using=self.db):
+            yield
+            if self.tx.needs_rollback:  # atomic() would roll back without a word
+                raise RuntimeError("the handler has marked its transaction for a rollback, and returned")
+
+    async def run(self, statement: str, values: Any = None) -> list[Any]:
+        with self.tx.cursor() as cursor:
+            cursor.execute(statement, values)
+            return list(cursor.fetchall()) if cursor.description else []

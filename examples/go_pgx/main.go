@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+
+// A consumer in Go with pgx: a delivery is a line of standard input, `ID PAYLOAD`. See examples/README.md.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const begin = "SELECT act, why FROM semel.inbox_begin('billing', $1::text, payload => $2)"
+const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT $1::jsonb) AS m (e)"
+const done = "SELECT semel.inbox_done('billing', $1::text)"
+const fail = `SELECT act, why
+FROM semel.inbox_fail('billing', $1::text, payload => $2, class => 'permanent', reason => $3)`
+
+// deliver commits the record of the message together with its effect, or with its failure. What it returns is durable.
+func deliver(ctx context.Context, db *pgxpool.Pool, id, payload string) (act, why string, err error) {
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, begin, id, payload).Scan(&act, &why); err != nil || act != "run" {
+			return err
+		}
+		failed := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint: a failure undoes the effect alone
+			_, err := tx.Exec(ctx, effect, payload)
+			return err
+		})
+		var bad *pgconn.PgError
+		if errors.As(failed, &bad) && (bad.Code[:2] == "22" || bad.Code[:2] == "23") { // the message's fault
+			return tx.QueryRow(ctx, fail, id, payload, bad.Message).Scan(&act, &why)
+		}
+		if failed == nil {
+			_, failed = tx.Exec(ctx, done, id)
+		}
+		return failed
+	})
+	return
+}
+
+func main() {
+	ctx := context.Background()
+	db, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); {
+		var act, why string
+		id, payload, _ := strings.Cut(lines.Text(), " ")
+		if act, why, err = deliver(ctx, db, id, payload); err == nil {
+			fmt.Println(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
+		}
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+
+import java.util.Scanner;
+import javax.sql.DataSource;
+import org.springframework.context.annotation.AnnotationConfigApplicationContext;
+import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Configuration;
+import org.springframework.dao.DataIntegrityViolationException;
+import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.jdbc.datasource.DataSourceTransactionManager;
+import org.springframework.jdbc.datasource.DriverManagerDataSource;
+import org.springframework.transaction.annotation.EnableTransactionManagement;
+import org.springframework.transaction.annotation.Transactional;
+
+/** A consumer in Java with Spring's @Transactional: a delivery is a line of standard input, `ID PAYLOAD`. */
+@Configuration
+@EnableTransactionManagement
+public class Consumer {
+    /** What the broker is told: run and ack: acknowledge it; later: let it come again. */
+    public record Answer(String act, String why) {}
+
+    public static class Billing {
+        private final JdbcTemplate db;
+
+        Billing(DataSource source) {
+            db = new JdbcTemplate(source);
+        }
+
+        private Answer ask(String function, Object... values) {
+            return db.queryForObject("SELECT act, why FROM semel." + function,
+                                     (row, n) -> new Answer(row.getString(1), row.getString(2)), values);
+        }
+
+        /** The record of the message and its effect are one transaction: this method's. */
+        @Transactional
+        public Answer handle(String id, String payload) {
+            Answer answer = ask("inbox_begin('billing', ?, payload => ?::jsonb)", id, payload);
+            if (answer.act().equals("run")) {
+                db.update("INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT ?::jsonb) AS m (e)",
+                          payload);
+                db.queryForList("SELECT semel.inbox_done('billing', ?)", id);
+            }
+            return answer;
+        }
+
+        /** The effect was rolled back; the failure commits by itself, with the payload, whatever it answers. */
+        @Transactional
+        public Answer fail(String id, String payload, String reason) {
+            return ask("inbox_fail('billing', ?, payload => ?::jsonb, class => 'permanent', reason => ?)", id, payload,
+                       reason);
+        }
+    }
+
+    @Bean
+    DataSource source() {
+        return new DriverManagerDataSource(System.getenv("JDBC_URL")); // yours: a pool
+    }
+
+    @Bean
+    DataSourceTransactionManager transactions(DataSource source) {
+        return new DataSourceTransactionManager(source);
+    }
+
+    @Bean
+    Billing billing(DataSource source) {
+        return new Billing(source);
+    }
+
+    public static void main(String[] args) {
+        try (var spring = new AnnotationConfigApplicationContext(Consumer.class); var in = new Scanner(System.in)) {
+            Billing billing = spring.getBean(Billing.class);
+            while (in.hasNextLine()) {
+                String[] line = in.nextLine().split(" ", 2);
+                Answer answer;
+                try {
+                    answer = billing.handle(line[0], line[1]);
+                } catch (DataIntegrityViolationException error) { // the message's fault
+                    answer = billing.fail(line[0], line[1], error.getMostSpecificCause().getMessage());
+                }
+                System.out.println(line[0] + " " + answer.act() + " " + answer.why());
+            }
+        }
+    }
+}
