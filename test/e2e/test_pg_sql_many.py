@@ -171,8 +171,9 @@ def test_batch_is_begun_done_and_a_batch_of_duplicates(shop, level):  # noqa: F8
 
 # I25: the rules are the same, whatever else is in the batch
 def test_batch_gives_the_answers_of_one_call_after_the_other(db):
-    consumer(db, "billing", order="version", first_version=1)
-    consumer(db, "mail", order="arrival", retention="1h")
+    late = dict(retry_first="1h", retry_ceiling="1h")  # what failed stays in its backoff however long the calls take
+    consumer(db, "billing", order="version", first_version=1, **late)
+    consumer(db, "mail", order="arrival", retention="1h", **late)
     committed(db, "INSERT INTO semel.watermark VALUES ('mail', '', now() - interval '1 day', now())")
     for name, more in [("billing", dict(order_key="k", version=0)), ("mail", dict(order_key="k"))]:
         fail(db, f"{name}-failed", "transient", consumer=name, payload="{}", **more)
