@@ -37,6 +37,18 @@ def wait_for(condition, what, seconds=60):
     return got
 
 
+def file_locked(path):
+    """Does somebody have the write lock of SQLite's file, and stand still with it? Then nobody else gets on."""
+    db = sqlite3.connect(path, timeout=2, isolation_level=None)
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        return False
+    except sqlite3.OperationalError:
+        return True
+    finally:
+        db.close()
+
+
 def poll(probe):
     """Waits until the probe has something to say."""
     return wait_for(probe, "what was waited for")

@@ -31,22 +31,18 @@ def run_file(database, path, role="postgres", **variables):
     return done.stdout
 
 
+def by_psql(database):
+    """Semel's tables, as psql makes them from their files, and a table of the application."""
+    for path in MIGRATIONS:
+        run_file(database, path)
+    database.sql("CREATE TABLE public.ledger (message_id text, amount bigint CHECK (amount > 0));")
+
+
 class Shop(Database):
-    """A migrated database with a table of its own. The first one of a server is the template of the others."""
+    """A migrated database with a table of its own."""
 
     def __init__(self, server, name="shop"):
-        if not hasattr(server, "shop"):
-            server.shop = "shop_template"
-            Shop.make(Database(server, server.shop))
-        self.server, self.name, self.url = server, name, server.url(name)
-        server.psql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE);")
-        server.psql("postgres", f"CREATE DATABASE {name} TEMPLATE {server.shop};")
-
-    @staticmethod
-    def make(template):
-        for path in MIGRATIONS:
-            run_file(template, path)
-        template.sql("CREATE TABLE public.ledger (message_id text, amount bigint CHECK (amount > 0));")
+        super().__init__(server, name, model=by_psql)
 
     def connect(self, level="READ COMMITTED", role="postgres", autocommit=False):
         db = psycopg2.connect(host="127.0.0.1", port=self.server.port, dbname=self.name, user=role,

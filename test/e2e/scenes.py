@@ -11,16 +11,15 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import threading
 import time
 
 import pytest
 
-from conftest import Store
+from conftest import Store, file_locked
 from daemon import Daemon, pause
 from listen import Other
-from pg import Database, wait_for
+from pg import Database, migrated, wait_for
 
 LONG = os.environ.get("SEMEL_LONG") == "1"
 
@@ -102,16 +101,7 @@ class Books:
 
     def locked(self):
         """Does somebody have the write lock of the file, and stand still with it?"""
-        if not self.sqlite:
-            return False
-        db = sqlite3.connect(self.store.path, timeout=0.5, isolation_level=None)
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            return False
-        except sqlite3.OperationalError:
-            return True
-        finally:
-            db.close()
+        return self.sqlite and file_locked(self.store.path)
 
     def lease(self, id):
         """Until when the message is held, in seconds, and under which token; None: it is not."""
@@ -467,6 +457,20 @@ def outlasts_its_lease(tmp_path, books, source):
     assert all(len(ledger.of(id)) == 1 for id, _ in items), ledger.calls
 
 
+def lag(tmp_path, books, source):
+    """What the source still has is known soon after the start, while nothing is finished, and gone at the end."""
+    items, go_on = messages(40), threading.Event()
+    source.send(items)
+    with Ledger(lambda call: go_on.wait(60)) as ledger:
+        with Daemon(tmp_path, outside(books, source, ledger.handler(timeout="60s"))) as daemon:
+            daemon.ready()
+            daemon.until(lambda: 0 < daemon.metric("semel_source_lag_messages") <= len(items), "the lag is known")
+            go_on.set()
+            daemon.until(lambda: books.states() == {"completed": len(items)}, "all are done")
+            if LONG:  # it is asked for every 15 or 30 s
+                daemon.until(lambda: daemon.metric("semel_source_lag_messages") == 0, "the lag is gone", 60)
+
+
 def stale(books, id):
     return [text for _, text in books.attempts(id) if "stale token" in text]
 
@@ -506,10 +510,7 @@ def stopped_past_its_lease(tmp_path, books, source, idempotent=False):
 def books(request, tmp_path):
     """On each store."""
     if request.param == "postgres":
-        server = request.getfixturevalue("pg_server")
-        store = Database(server, "books")
-    else:
-        store = Store(tmp_path / "books.db")
-    result = store.semel("migrate")
-    assert result.code == 0, result
+        return Books(Database(request.getfixturevalue("pg_server"), "books", model=migrated))
+    store = Store(tmp_path / "books.db")
+    migrated(store)
     return Books(store)

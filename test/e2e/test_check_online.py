@@ -33,11 +33,12 @@ def route(source=None, do=None, **more):
     return made
 
 
-def check(folder, url, routes, *more, env=None, outboxes=None):
+def check(folder, url, routes, *more, env=None, outboxes=None, gateways=None):
     """Runs it. No secret is ever shown, and nothing that asks has crashed."""
     file = folder / "semel.yaml"
     file.write_text(json.dumps({"store": url, **({"routes": routes} if routes else {}),
-                                **({"outboxes": outboxes} if outboxes else {})}))
+                                **({"outboxes": outboxes} if outboxes else {}),
+                                **({"gateways": gateways} if gateways else {})}))
     result = run("check", file, "--online", *more, env={**SECRETS, **(env or {})})
     assert "Sanitizer" not in result.err, result
     assert not any(secret in result.out + result.err for secret in SECRETS.values()), result
@@ -50,8 +51,8 @@ def answers(folder, url, routes, **more):
     told = result.json["online"]
     failed = any(answer["result"] == "failed" for answer in told)
     assert (result.code, result.json["ok"]) == ((1, False) if failed else (0, True)), result
-    return {(answer["route"] or answer["outbox"], answer["question"]): (answer["result"], answer["text"])
-            for answer in told}
+    return {(answer["route"] or answer["outbox"] or answer["gateway"], answer["question"]):
+            (answer["result"], answer["text"]) for answer in told}
 
 
 @pytest.fixture
@@ -149,6 +150,38 @@ def test_servers_that_are_down_or_silent_are_told_and_never_waited_for_long(tmp_
         assert result == "failed" and text.startswith("cannot be reached: ")
 
 
+# ---- gateways ----
+
+
+def gateway(upstream, **more):
+    return {"listen": f"127.0.0.1:{free_port()}", "upstream": {"url": upstream},
+            "caller": {"header": "X-User", "trusted_from": ["127.0.0.1"]}, **more}
+
+
+def test_servers_behind_gateways_are_connected_to_and_sent_nothing(tmp_path, ledger):
+    closed, path = free_port(), tmp_path / "app.sock"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(path))
+        local.listen()
+        port = server.getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        guard = [{"match": "POST /pay", "on_unknown": "reconcile", "reconcile": f"{url}/by-key/{{key}}"}]
+        found = answers(tmp_path, ledger.url, {}, gateways={
+            "up": gateway(url, guard=guard), "down": gateway(f"http://127.0.0.1:{closed}"),
+            "local": gateway(f"unix:{path}"), "gone": gateway(f"unix:{path}.no")})
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(100) == b""
+    assert found[None, "transaction"] == ("ok", "one can be begun")
+    assert found["up", "upstream"] == ("ok", f"127.0.0.1 port {port} accepts connections")
+    assert found["up", "reconcile"][0] == "ok"
+    assert found["down", "upstream"] == ("failed", f"cannot be reached: 127.0.0.1 port {closed}: Connection refused")
+    assert found["local", "upstream"] == ("ok", f"{path} accepts connections")
+    assert found["gone", "upstream"][0] == "failed" and "cannot be reached" in found["gone", "upstream"][1]
+    shown = check(tmp_path, ledger.url, {}, gateways={"down": gateway(f"http://127.0.0.1:{closed}")})
+    assert shown.code == 1 and "failed   gateway down: upstream: cannot be reached" in shown.out, shown
+
+
 # ---- PostgreSQL ----
 
 
@@ -197,6 +230,16 @@ def test_rights_that_a_role_lacks_are_named(tmp_path, shop):
     shop.sql("REVOKE USAGE ON SCHEMA semel FROM w")
     result, text = answers(tmp_path, as_worker(shop), {"r": route()})[None, "rights"]
     assert result == "failed" and "permission denied for schema semel" in text
+
+
+def test_rights_that_a_gateway_lacks_are_named(tmp_path, shop):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gateways = {"payments": gateway(f"http://127.0.0.1:{server.getsockname()[1]}")}
+        assert answers(tmp_path, as_worker(shop), {}, gateways=gateways)[None, "rights"] == (
+            "ok", "role w may do what routes and gateways need")
+        shop.sql("REVOKE DELETE ON semel.idempotency FROM w")
+        result, text = answers(tmp_path, as_worker(shop), {}, gateways=gateways)[None, "rights"]
+        assert result == "failed" and "DELETE on semel.idempotency" in text, text
 
 
 # B3 P85

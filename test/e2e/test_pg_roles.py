@@ -8,7 +8,7 @@ import re
 import pytest
 
 from conftest import run
-from pg import empty_pg, pg, pg_server  # noqa: F401 (fixtures)
+from pg import Database, empty_pg, pg, pg_server  # noqa: F401 (fixtures)
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
 FILES = sorted((SOURCE / "sql" / "postgres").glob("[0-9]*.sql"))
@@ -161,21 +161,21 @@ def test_no_migration_leaves_a_function_to_everybody_for_a_moment(empty_pg):
 # ---- which role acts for which consumer ----
 
 
-@pytest.fixture
-def shops(empty_pg):
-    """A database with its owner, two applications that log in, and roles.sql applied."""
+def owned(database):
+    """Migrated by its owner; two applications that log in; roles.sql applied."""
     roles = (SOURCE / "sql" / "postgres" / "roles.sql").read_text()
-    empty_pg.server.psql("postgres", "".join(
-        f"DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN;" for role in ("its_owner", "shop", "mill", "ops")))
     setup = "\\set owner its_owner\n\\set app semel_app\n\\set operator semel_operator\n" + roles
-    empty_pg.server.psql(empty_pg.name, setup)
-    for path in FILES:
-        empty_pg.server.psql(empty_pg.name, "SET ROLE its_owner; BEGIN;\n" + path.read_text() + "\nCOMMIT;")
-    empty_pg.server.psql(empty_pg.name, setup + "\nGRANT semel_app TO shop, mill; GRANT semel_operator TO ops;")
-    yield empty_pg
-    empty_pg.server.psql("postgres", f'DROP DATABASE "{empty_pg.name}" WITH (FORCE);')
-    empty_pg.server.psql("postgres", "DROP OWNED BY its_owner, semel_app, semel_operator CASCADE;"
-                                     "DROP ROLE its_owner, shop, mill, ops, semel_app, semel_operator;")
+    files = "".join(f"BEGIN;\n{path.read_text()}\nCOMMIT;\n" for path in FILES)
+    database.server.psql(database.name, "".join(f"CREATE ROLE {role} LOGIN;" for role in (
+        "its_owner", "shop", "mill", "ops")) + setup + "\nSET ROLE its_owner;\n" + files + "RESET ROLE;\n" + setup +
+        "\nGRANT semel_app TO shop, mill; GRANT semel_operator TO ops;")
+
+
+@pytest.fixture
+def shops(pg_server):  # noqa: F811
+    made = Database(pg_server, "shops", model=owned)
+    yield made
+    made.sql("REVOKE shop FROM mill; REVOKE semel_app FROM ops;")
 
 
 def refused(shops, text, role):

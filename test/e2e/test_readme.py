@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""The README's tour, as a reader pastes it: every command of its console blocks is run, in order, in one folder, and
-must print what is shown. Numbers and times are compared by their form, not by their value."""
+"""The README's tour, as a reader pastes it: every command of its console blocks is run, in order, in one shell, on a
+server that tools/postgres starts, and must print what is shown. Ids and times are compared by their form."""
+import contextlib
 import os
 import pathlib
 import re
+import signal
 import subprocess
+import threading
+
+import pytest
+
+from pg import free_port, programs
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
 BUILD = pathlib.Path(os.environ["SEMEL_BUILD"])
+COMMAND_S = 300
+PORTS = {"8000": free_port(), "8090": free_port()}
 
 
 def steps(text):
@@ -33,20 +42,85 @@ def steps(text):
 
 
 def form(text):
-    """Times and the width of columns may differ from one run to another."""
+    """Times, ids of events, the schema's number and the width of columns may differ from one run to another."""
+    text = re.sub(r"^schema 0 -> \d+", "schema 0 -> N", text, flags=re.MULTILINE)
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME", text)
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
     return [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
 
 
+class Shell:
+    """The reader's: one bash for the whole tour. A line that nobody else prints ends what a command prints."""
+
+    def __init__(self, folder, env):
+        self.bash = subprocess.Popen(["bash"], cwd=folder, env=env, text=True, stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def __call__(self, command):
+        self.bash.stdin.write(f"{command}\necho; echo =end=\n")
+        self.bash.stdin.flush()
+        late = threading.Timer(COMMAND_S, os.killpg, [self.bash.pid, signal.SIGKILL])
+        late.start()
+        said = ""
+        while not said.endswith("=end=\n"):
+            line = self.bash.stdout.readline()
+            assert line, f"{command} did not end in {COMMAND_S} s; it said {said}"
+            said += line
+        late.cancel()
+        return said.removesuffix("=end=\n")
+
+    def close(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.bash.pid, signal.SIGTERM)
+        self.bash.communicate()
+
+
+def ports(text):
+    """Those of the page may be taken here."""
+    for port in ("8000", "8090"):
+        text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{PORTS[port]}").replace(f"--port {port}",
+                                                                                 f"--port {PORTS[port]}")
+    return text
+
+
 def test_the_tour_prints_what_the_readme_shows(tmp_path):
+    for module in ("fastapi", "uvicorn", "psycopg_pool"):
+        pytest.importorskip(module, reason=f"Python has no {module} here: make tour")
+    if programs() is None:
+        pytest.skip("there is no PostgreSQL server here: make tour")
     tour = list(steps((SOURCE / "README.md").read_text(encoding="utf-8")))
     assert len(tour) >= 10
-    env = dict(os.environ, SEMEL_STORE="sqlite:shop.db", PATH=f"{BUILD}/src/cli:/usr/bin:/bin",
-               SEMEL_EXT=f"{BUILD}/src/ext/semel")
-    for command, shown in tour:
-        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=120, check=False)
-        assert form(done.stdout) == form(shown), command
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    for file in (SOURCE / "examples/shop").iterdir():
+        (shop / file.name).write_text(ports(file.read_text()))
+    env = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "SEMEL_STORE")}
+    (tmp_path / "cwd").mkdir()
+    shell = Shell(tmp_path / "cwd", {**env, "PATH": f"{BUILD}/src/cli:/usr/bin:/bin", "SHOP": str(shop),
+                                     "PYTHONPATH": str(SOURCE / "clients/python")})
+    try:
+        assert shell(f'eval "$({SOURCE}/tools/postgres $$)"').strip() == ""
+        for command, shown in tour:
+            assert form(shell(ports(command))) == form(shown), command
+    finally:
+        shell.close()
+
+
+def test_the_first_page_shows_the_files_of_the_shop():
+    text = (SOURCE / "README.md").read_text(encoding="utf-8")
+    for name in ("api.py", "semel.yaml"):
+        lines = (SOURCE / "examples/shop" / name).read_text(encoding="utf-8").split("\n", 1)
+        assert lines[0].startswith("# SPDX") and lines[1] in text, name
+
+
+def test_the_storm_balances_with_semel_and_not_without(tmp_path):
+    for more, lines in (([], 1), (["--without"], 0)):
+        done = subprocess.run([os.environ["SEMEL_BIN"], "demo", "--seconds", "5", "--seed", "7", *more], cwd=tmp_path,
+                              capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout.splitlines().count("lost 0, doubled 0") == lines, done.stdout
+        shown = (SOURCE / "README.md").read_text(encoding="utf-8").replace("\n", " ")
+        for sentence in re.findall(r"^(?:Doubled|Lost|Each payment).*", done.stdout, re.MULTILINE):
+            assert sentence in shown, sentence
 
 
 def test_commands_of_the_documents_exist():

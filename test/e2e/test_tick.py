@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from conftest import Store, binary, run, wait_for
-from pg import SOURCE, Database, Server, free_port, pg_server  # noqa: F401  (a fixture)
+from pg import SOURCE, Database, Server, free_port, migrated, pg_server  # noqa: F401  (a fixture)
 from pgsql import run_file
 
 KINDS = ("recovered", "decided", "woken", "purged", "keys")
@@ -52,10 +52,10 @@ class Ticker:
 def base(request, tmp_path):
     """A store, with a lease of two consumers each that ran out."""
     if request.param == "postgres":
-        made = Database(request.getfixturevalue("pg_server"), "ticked")
+        made = Database(request.getfixturevalue("pg_server"), "ticked", model=migrated)
     else:
         made = Store(tmp_path / "ticked.db")
-    assert made.semel("migrate").code == 0
+        migrated(made)
     made.table = "semel.inbox" if request.param == "postgres" else "semel_inbox"
     for consumer in ("one", "two"):
         expire(made, consumer, "m1")
@@ -188,8 +188,7 @@ def test_an_old_schema_is_refused_with_the_command(base):
 
 # I26
 def test_a_role_without_rights_is_refused(pg_server):  # noqa: F811
-    base = Database(pg_server, "guarded")
-    assert base.semel("migrate").code == 0
+    base = Database(pg_server, "guarded", model=migrated)
     for role in ("nobody", "worker"):
         pg_server.psql("postgres", f"DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN;")
     run_file(base, SOURCE / "sql/postgres/roles.sql", owner="semel_owner", app="semel_app", operator="semel_operator",

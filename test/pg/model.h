@@ -4,6 +4,7 @@
  *
  * A copy that still has the model's tables, functions and settings is emptied instead of being made again, which takes
  * a tenth of the time; one that a test has changed is dropped. Whoever is still connected to it is sent away first.
+ * model.sql does it; test/e2e/pg.py does the same for Python.
  */
 #ifndef SEMEL_TEST_PG_MODEL_H
 #define SEMEL_TEST_PG_MODEL_H
