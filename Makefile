@@ -3,7 +3,7 @@
 # The front door. Needs make and bash; a target asks before it installs what else it needs (Debian 12:
 # tools/setup; YES=1 or CI is a yes).
 # The build itself is meson's: see meson.build, meson_options.txt and tools/configure.
-.PHONY: all demo bench test test-long lint format deb install clean help
+.PHONY: all demo tour bench test test-long lint format deb install clean help
 
 all:
 	@tools/setup build
@@ -12,6 +12,11 @@ all:
 
 demo: all
 	@build/default/src/cli/semel demo
+
+tour:
+	@tools/setup build tour
+	@tools/configure default
+	ninja -C build/default
 
 bench: all
 	@bench/run
@@ -48,6 +53,7 @@ clean:
 help:
 	@echo 'make            build what a user needs, in build/default'
 	@echo 'make demo       a storm of duplicates, crashes and poison messages, whose books balance'
+	@echo 'make tour       build, and install what the tour of README.md needs'
 	@echo 'make bench      every benchmark on stores of its own; tables, and build/bench/NAME.json'
 	@echo 'make test       every test and lint; the last line is the sum'
 	@echo 'make test-long  the same, with the long versions of the tests'

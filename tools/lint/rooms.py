@@ -30,7 +30,6 @@ CLIENTS = {
     "uv.h": "src/net/*",
     "llhttp.h": "src/net/*",
     "libfyaml.h": "src/conf/read.c",
-    "libsmartcols/*": "src/cli/table.c",
     "libpq-fe.h": ("src/store/pg*", "src/handler/sql_pg.c", "src/bench/*", "bench/*"),
     "sqlite3.h": ("src/store/sqlite*", "src/handler/sql_sqlite.c", "src/demo/*", "src/bench/*"),
     "librdkafka/*": ("src/broker/kafka*", "bench/*"),
