@@ -442,6 +442,26 @@ static void business_duplicate_of_one_that_failed_in_its_batch_is_not_prevented(
     assert_int_equal(state_of(e, "f"), SEMEL_STATE_PREVENTED);
 }
 
+/* Only what this transaction has inserted is taken out again: a stored row that is left out stays as it is. */
+static void stored_row_whose_intent_fails_in_its_batch_stays(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg first = keyed("first", "fail", "kb", SEMEL_NONE);
+    struct semel__msg msgs[] = {with_intent(keyed("a", "fail", "ka", SEMEL_NONE), "x"),
+                                with_intent(keyed("b", "ok", "kb", SEMEL_NONE), "x")};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, first);
+    process_one(e, msgs[1]);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    int64_t arrival = row_of(e, "b").arrival;
+    make_wary(e);
+    process(e, msgs, COUNT(msgs));
+    assert_blamed(e, "a", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_int_equal(row_of(e, "b").arrival, arrival);
+}
+
 /* j is prevented by i, and j2, which is behind it, has run when i is rejected: neither can be left out, so the batch is
  * cut. */
 static void batch_is_cut_when_a_dependent_has_run_already(void **state)
@@ -979,6 +999,7 @@ int main(int argc, char **argv)
         ON_EACH(message_behind_one_that_failed_in_its_batch_waits),
         ON_EACH(later_version_does_not_run_past_one_that_failed_in_its_batch),
         ON_EACH(business_duplicate_of_one_that_failed_in_its_batch_is_not_prevented),
+        ON_EACH(stored_row_whose_intent_fails_in_its_batch_stays),
         ON_EACH(batch_is_cut_when_a_dependent_has_run_already),
         ON_EACH(copies_of_one_that_is_left_out_share_its_fate),
         ON_MEM(unknown_commit_of_a_batch_with_a_failure_charges_once),
