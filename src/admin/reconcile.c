@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "gateway/ask.h"
+#include "gateway/rules.h"
 #include "net/http.h"
 
 struct rule {
@@ -28,19 +29,28 @@ __attribute__((format(printf, 3, 4))) static semel_status ended(struct semel_rec
     return SEMEL_OK;
 }
 
-/* That under which the key was claimed; a long one is stored in part. */
-static bool find_rule(const struct semel_conf *conf, struct semel_str name, struct rule *ret)
+/* That under which the key was claimed; a long name is stored in part. Asked at the URL of another rule, the other side
+ * does not know the key, and its "not done" would free it for a second run: so it is that rule or none. */
+static bool is_rule(struct semel_str match, struct semel_str name)
 {
+    return semel__str_eq(match, name) ||
+           (name.n == SEMEL_GUARD_RULE_MAX && match.n > name.n && memcmp(match.p, name.p, name.n) == 0);
+}
+
+static const char *find_rule(const struct semel_conf *conf, struct semel_str name, struct rule *ret)
+{
+    size_t n = 0;
     for (size_t i = 0; name.n > 0 && i < conf->n_gateways; i++)
         for (size_t k = 0; k < conf->gateways[i].n_guard; k++) {
             const struct semel_conf_guard *guard = &conf->gateways[i].guard[k];
-            if (guard->match.n >= name.n && memcmp(guard->match.p, name.p, name.n) == 0 &&
-                semel__str_given(guard->reconcile)) {
-                *ret = (struct rule){&conf->gateways[i], guard};
-                return true;
-            }
+            if (!is_rule(guard->match, name))
+                continue;
+            *ret = (struct rule){&conf->gateways[i], guard};
+            n++;
         }
-    return false;
+    return n == 1 && semel__str_given(ret->guard->reconcile) ? NULL
+           : n > 1 ? "several rules of the settings have the name of this key's rule"
+                   : "no gateway of the settings has the rule of this key with a URL to reconcile";
 }
 
 /* ---- asking -------------------------------------------------------------------------------------- */
@@ -146,7 +156,7 @@ semel_status semel__reconcile_key(struct semel_ops *ops, const struct semel_conf
 {
     struct asking a = {.state = SEMEL_ASK_UNKNOWN};
     struct semel_key_facts facts;
-    struct rule rule;
+    struct rule rule = {0};
     *ret = (struct semel_reconcile){.end = SEMEL_RECONCILE_REFUSED};
     semel_status status = semel__ops_key(ops, scope, key, false, &facts, err);
     if (status != SEMEL_OK)
@@ -160,10 +170,9 @@ semel_status semel__reconcile_key(struct semel_ops *ops, const struct semel_conf
     if (row->status == SEMEL_STATE_PROCESSING &&
         (row->lease_until_us == SEMEL_NONE || row->lease_until_us >= facts.now_us))
         return ended(ret, SEMEL_RECONCILE_REFUSED, "its request is running, and its lease is alive: wait for its end");
-    if (!find_rule(conf, row->rule, &rule))
-        return ended(ret, SEMEL_RECONCILE_REFUSED,
-                     "no gateway of the settings has the rule of this key with a URL to reconcile; resolve it by what "
-                     "you find out: semel keys resolve -h");
+    const char *none = find_rule(conf, row->rule, &rule);
+    if (none != NULL)
+        return ended(ret, SEMEL_RECONCILE_REFUSED, "%s; resolve it by what you find out: semel keys resolve -h", none);
     semel__buf_init(&a.outcome, SEMEL_ASK_ANSWER_MAX);
     status = ask(&rule, row, wait_ms, &a, err);
     if (status == SEMEL_OK)

@@ -33,7 +33,6 @@
 #define RETRY_US INT64_C(100000) /* doubled up to */
 #define RETRY_MAX_US INT64_C(1000000)
 #define ROUNDS_MAX 3 /* of reconciles for one request */
-#define RULE_SHOWN 255
 
 enum guard_state {
     GUARD_BODY,
@@ -935,8 +934,8 @@ static void claim(struct guard *g)
 {
     const struct semel_gateway_rule *set = &g->rule->set;
     struct semel_str rule = semel__str(set->match);
-    if (rule.n > RULE_SHOWN)
-        rule.n = RULE_SHOWN;
+    if (rule.n > SEMEL_GUARD_RULE_MAX)
+        rule.n = SEMEL_GUARD_RULE_MAX;
     g->job.is_end = false;
     g->job.claim = (struct semel_key_claim){
         .want = {.scope = g->scope,

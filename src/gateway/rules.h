@@ -15,6 +15,8 @@
 #include "gateway/gateway.h"
 #include "gateway/heads.h"
 
+#define SEMEL_GUARD_RULE_MAX 255 /* bytes of a rule's name that are stored with its keys */
+
 struct semel_asker;
 
 struct semel_guard_rule {

@@ -198,8 +198,9 @@ def test_key_of_a_process_that_was_killed_becomes_unknown(store, upstream, tmp_p
 
 # A7 P95
 def test_reconcile_asks_now_and_believes_not_done_only_when_the_first_call_has_settled(store, upstream, tmp_path):
-    guard = [{"match": "POST /hang", "on_unknown": "reconcile", "reconcile": f"{upstream.url}/by-key/{{key}}",
-              "settle": "1h"}]
+    guard = [{"match": "POST /hang/on", "on_unknown": "reconcile", "reconcile": f"{upstream.url}/not-known/{{key}}"},
+             {"match": "POST /hang", "on_unknown": "reconcile", "reconcile": f"{upstream.url}/by-key/{{key}}",
+              "settle": "1h"}]  # the other rule's name begins like this one's, and its URL is never asked
     world = World(tmp_path, store, upstream, guard=guard)
     with world.daemon as daemon:
         daemon.ready()
