@@ -115,7 +115,7 @@ static void bash_values(void *ctx, const char *path, const struct cli_command *c
         if (known)
             printf(") values='%s' ;;\n", words);
         else
-            printf(") values=$(" CONSUMERS ") ;;\n");
+            printf(") _semel_names \"$cur\" < <(" CONSUMERS "); return ;;\n");
     }
 }
 
@@ -123,8 +123,16 @@ static void bash(void)
 {
     bool any = false;
     fputs("# bash completion of semel; in ~/.bashrc: source <(semel completion bash)\n"
+          "_semel_names() # names come from the store: none is ever expanded by the shell\n"
+          "{\n"
+          "    local name\n"
+          "    while IFS= read -r name; do\n"
+          "        [[ $name != \"$1\"* ]] || COMPREPLY+=(\"$(printf %q \"$name\")\")\n"
+          "    done\n"
+          "}\n"
           "_semel()\n"
           "{\n"
+          "    COMPREPLY=()\n"
           "    local cur=${COMP_WORDS[COMP_CWORD]} at='' next words='' values='' i\n"
           "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
           "        next=\"${at:+$at }${COMP_WORDS[i]}\"\n"

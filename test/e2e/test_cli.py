@@ -284,6 +284,17 @@ def test_bash_offers_commands_and_their_options():
     assert completed(["semel", "status", "--store", "sqlite:a.db", "--js"]) == {"--json"}
 
 
+def test_bash_offers_consumers_and_never_runs_what_is_in_a_name(store, tmp_path, monkeypatch):
+    trap = tmp_path / "ran"
+    for name in ("billing", "books", f"$(touch {trap})", f"`touch {trap}`"):
+        store.sql("INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES (?, '{}', 1)", name)
+    monkeypatch.setenv("SEMEL_STORE", store.url)
+    monkeypatch.setenv("PATH", f"{os.path.dirname(binary())}:{os.environ['PATH']}")
+    assert completed(["semel", "inbox", "ls", "--consumer", "b"]) == {"billing", "books"}
+    assert {"billing", "books"} < completed(["semel", "inbox", "ls", "--consumer", ""])
+    assert not trap.exists()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_is_one_that_the_shell_accepts(shell, tmp_path):
     script = run("completion", shell)
