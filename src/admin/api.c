@@ -586,6 +586,10 @@ static void command(struct task *t, enum semel_command_kind kind)
         status = set_who(t, who, &err);
     if (semel__str_given(given.payload))
         given.kind = SEMEL_COMMAND_CORRECT;
+    if (status == SEMEL_OK && semel__str_eqz(given.payload, "null")) {
+        semel__http_refuse(t->x, 400, "payload is null: leave it out to retry the message as it is, or send \"null\"");
+        return;
+    }
     if (status == SEMEL_OK && given.payload.n > 0 && given.payload.p[0] == '"') /* else it is the JSON that it is */
         status = read_text(t, given.payload, "payload", &given.payload, &err);
     if (status == SEMEL_OK && semel__ops_check(&given, dry, &err) != SEMEL_OK) {

@@ -49,9 +49,9 @@ static semel_status read_line(struct lines *run, struct semel_str line, struct s
         return status;
     if (kind[2] != SEMEL_JSON_STRING)
         run->given.payload = raw;
-    if (kind[0] != SEMEL_JSON_STRING || kind[2] == SEMEL_JSON_MISSING)
+    if (kind[0] != SEMEL_JSON_STRING || kind[2] == SEMEL_JSON_MISSING || kind[2] == SEMEL_JSON_NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "it must be an object with id, a string, and payload");
+                           "it must be an object with id, a string, and payload, which is not null");
     if (kind[1] != SEMEL_JSON_STRING)
         *ret_source = semel__str(cli_value(run->args, "source"));
     return SEMEL_OK;

@@ -951,7 +951,8 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     struct semel_settle_batch batch = {.consumer = inbox->policy->consumer,
                                        .worker = inbox->owner,
                                        .now_us = work->now_us,
-                                       .impatient = work_impatient(work)};
+                                       .impatient = work_impatient(work),
+                                       .wakes_none = work->n == 1 && work->items[0]->superseded};
     size_t n_conflicts = list_conflicts(work, NULL), n_changes = 0, n_fenced = 0;
     for (size_t i = 0; i < work->n; i++) {
         n_changes += work->items[i]->changed || work->items[i]->removed;

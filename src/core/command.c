@@ -92,12 +92,21 @@ static enum semel_judgement judge_run(const struct semel_policy *policy, const s
     return !force && semel__row_too_old(policy, row, now_us) ? SEMEL_JUDGED_TOO_OLD : SEMEL_JUDGED_ALLOWED;
 }
 
-/* In a key by arrival the copy comes last: those that waited behind the message would run before it. */
+/* In a key by arrival a copy comes last: those that stood behind the message would run before it. */
+static bool leaves_its_place(const struct semel_row *row, const struct semel_key *key)
+{
+    return key != NULL && !key->by_version && semel__state_unfinished(row->progress.state);
+}
+
+/* An outside call that is safe to repeat under its step key may have been done by any attempt, whatever its answer was;
+ * a copy has another id, and so another step key. */
 static enum semel_judgement judge_correct(const struct semel_policy *policy, const struct semel_row *row,
                                           const struct semel_key *key, int64_t now_us, bool force)
 {
-    bool first = key != NULL && !key->by_version && semel__state_unfinished(row->progress.state) && key->parked > 0;
-    return first && !force ? SEMEL_JUDGED_WAITERS_BEHIND : judge_run(policy, row, now_us, force);
+    if (!force && policy->effect == SEMEL_EFFECT_KEYED && row->progress.attempts > 0)
+        return SEMEL_JUDGED_MAY_BE_DONE;
+    return !force && leaves_its_place(row, key) && key->parked > 0 ? SEMEL_JUDGED_WAITERS_BEHIND
+                                                                   : judge_run(policy, row, now_us, force);
 }
 
 static enum semel_judgement judge_retry(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us,
@@ -204,6 +213,13 @@ semel_status semel__command_refuse(enum semel_judgement judged, enum semel_comma
             err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
             "messages of its order key wait behind it, and would run before the corrected copy; force it "
             "if their order does not matter");
+    case SEMEL_JUDGED_MAY_BE_DONE:
+        return semel__fail(
+            err, SEMEL_INVALID, SEMEL_CLASS_UNKNOWN,
+            "it was tried, and its effect is outside: it may have happened, and the corrected copy would "
+            "call under another key; ask the other side, then force it");
+    case SEMEL_JUDGED_COPY_REFUSED:
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the corrected copy cannot be stored");
     case SEMEL_JUDGED_EARLIER_VERSION:
     case SEMEL_JUDGED_TOO_MANY_DISCARDED:
         return refuse_versions(judged, policy, key, err);
@@ -444,8 +460,6 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
 
 /* ---- a corrected copy ---------------------------------------------------------------------------- */
 
-#define CORRECTIONS_MAX 9999
-
 struct correcting {
     struct commanding c; /* the message itself */
     struct work copy;
@@ -453,24 +467,15 @@ struct correcting {
     bool unknown;            /* a commit before this run may have been done */
 };
 
-/* "pay-17~1" of "pay-17", "pay-17~2" of "pay-17~1". */
+/* "pay-17~1" of "pay-17", "pay-17~1~1" of that. A number that is there already is never counted up: it may be the
+ * producer's own, and the next one another message's. */
 static semel_status name_copy(struct semel_str id, char out[SEMEL_ID_MAX + 1], struct semel_error *err)
 {
-    size_t digits = 0;
-    int64_t number = 0;
-    while (digits < id.n && id.p[id.n - digits - 1] >= '0' && id.p[id.n - digits - 1] <= '9')
-        digits++;
-    bool copy = digits > 0 && digits < id.n && id.p[id.n - digits - 1] == '~' &&
-                semel__str_int64((struct semel_str){id.p + id.n - digits, digits}, &number) && number < CORRECTIONS_MAX;
-    size_t n = copy ? id.n - digits - 1 : id.n;
-    int written = n <= SEMEL_ID_MAX
-                      ? snprintf(out, SEMEL_ID_MAX + 1, "%.*s~%lld", (int)n, id.p, (long long)(copy ? number + 1 : 1))
-                      : SEMEL_ID_MAX + 1;
-    return written > 0 && written <= SEMEL_ID_MAX
-               ? SEMEL_OK
-               : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                             "its id is too long to be followed by the number of a correction: at most %d bytes",
-                             SEMEL_ID_MAX - 5);
+    if (id.n > SEMEL_ID_MAX - 2)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "its id is too long to be followed by ~1: at most %d bytes", SEMEL_ID_MAX - 2);
+    snprintf(out, SEMEL_ID_MAX + 1, "%.*s~1", (int)id.n, id.p);
+    return SEMEL_OK;
 }
 
 /* "as pay-17~1: wrong currency", cut to what a text may have. */
@@ -495,7 +500,7 @@ static struct semel_str link_text(struct semel_arena *arena, const char *how, st
 static semel_status check_payload(const struct semel_policy *policy, struct semel_str payload, struct semel_error *err)
 {
     if (policy->keep == SEMEL_KEEP_NEVER)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "the consumer keeps no payloads (keep_payload): what is stored could never be run");
     if (payload.n > policy->payload_max)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
@@ -535,9 +540,17 @@ static semel_status write_lines(struct correcting *k, int64_t now_us, struct sem
     return status == SEMEL_OK ? semel_store_audit(store, &k->line, 1, now_us, err) : status;
 }
 
-/* The copy must have been stored, and wait for its run: else all of it is undone. */
-static semel_status check_copy(const struct item *item, struct semel_error *err)
+/* The copy must have been stored, and wait for its run, with nobody before it that stood behind the message: else all of
+ * it is undone. */
+static semel_status check_copy(const struct correcting *k, struct semel_error *err)
 {
+    const struct item *item = k->copy.items[0], *original = &k->c.items[0];
+    if (!k->c.command->force && item->had_head && leaves_its_place(original->row, original->key)) {
+        k->c.results[0].judged = SEMEL_JUDGED_WAITERS_BEHIND;
+        return semel__command_refuse(SEMEL_JUDGED_WAITERS_BEHIND, SEMEL_COMMAND_CORRECT, SEMEL_STATE_ABSENT, NULL, NULL,
+                                     err);
+    }
+    k->c.results[0].judged = SEMEL_JUDGED_COPY_REFUSED;
     if (item->admit == NULL || !item->admit->inserted)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "there is a message with the id of the corrected copy already");
@@ -545,6 +558,7 @@ static semel_status check_copy(const struct item *item, struct semel_error *err)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "the corrected copy could not run: it would be %s",
                            item->removed ? "one too many that waits" : semel__row_status_name(item->progress.state));
+    k->c.results[0].judged = SEMEL_JUDGED_ALLOWED;
     return SEMEL_OK;
 }
 
@@ -574,7 +588,7 @@ static semel_status correct(void *ctx, int64_t now_us, bool *undo, struct semel_
     if (status == SEMEL_OK)
         status = semel__work_put(&k->copy, err);
     if (status == SEMEL_OK)
-        status = check_copy(k->copy.items[0], err);
+        status = check_copy(k, err);
     *undo = status != SEMEL_OK;
     return status;
 }
@@ -625,7 +639,10 @@ semel_status semel__inbox_correct(struct semel_inbox *inbox, struct semel_correc
     linked.reason = reason;
     k.c.command = &linked;
     status = semel__transaction_run(inbox->store, &tx, &k, err);
-    ret->done = ret->done && status == SEMEL_OK;
+    if (status != SEMEL_OK) { /* nothing has changed */
+        ret->done = false;
+        ret->state = command->row->progress.state;
+    }
     if (status != SEMEL_OK || ret->done)
         return status;
     *err = ret->why;

@@ -242,7 +242,9 @@ const char *semel__command_name(enum semel_command_kind kind); /* retry, discard
     X(BUSINESS_KEY_TAKEN, "business_key_taken") \
     X(EARLIER_VERSION, "earlier_version")       \
     X(TOO_MANY_DISCARDED, "too_many_discarded") \
-    X(WAITERS_BEHIND, "waiters_behind")
+    X(WAITERS_BEHIND, "waiters_behind")         \
+    X(MAY_BE_DONE, "may_be_done")               \
+    X(COPY_REFUSED, "copy_refused")
 
 enum semel_judgement {
 #define X(name, text) SEMEL_JUDGED_##name,
@@ -271,8 +273,8 @@ struct semel_command {
     const struct semel_row *row;
     struct semel_str who, reason;
     struct semel_str outcome; /* RESOLVE */
-    bool force; /* RETRY, CORRECT: also if it is too old, has no usable id or field, waits for missing versions, or
-                 * would come behind others of its key */
+    bool force; /* RETRY, CORRECT: also if it is too old, has no usable id or field, waits for missing versions, would
+                 * come behind others of its key, or may have had its effect under its own step key */
 };
 struct semel_command_result {
     enum semel_judgement judged;

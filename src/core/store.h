@@ -178,6 +178,7 @@ struct semel_settle_batch {
     struct semel_str consumer, worker;
     int64_t now_us;
     bool impatient;               /* do not wait for a business key that is to be freed: RETRY, contention */
+    bool wakes_none;              /* those that wait for such a key look again when their own time comes */
     struct semel_change *changes; /* ascending by (source, id) */
     size_t n_changes;
     struct semel_key_change *keys; /* ascending; each key whose set of unfinished rows changed */

@@ -143,7 +143,7 @@ semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instructio
     semel_status status = results != NULL ? be_ready(ops, rows[0]->consumer, err) : semel__fail_memory(err);
     if (status == SEMEL_OK) {
         status = semel__inbox_commands(&ops->inbox, &command, rows, n, places != NULL ? mark : NULL, &m, results, err);
-        if (status == SEMEL_INVALID && n == 1)
+        if (status == SEMEL_INVALID && n == 1 && err->cls != SEMEL_CLASS_BROKEN)
             status = mark_refused(&m, results, err);
     }
     for (size_t i = 0; (status == SEMEL_OK || status == SEMEL_UNKNOWN) && i < n; i++) {
@@ -221,8 +221,8 @@ static semel_status correct(struct semel_ops *ops, const struct semel_instructio
             break;
     }
     ops->policy.order = order;
-    if (status != SEMEL_OK && status != SEMEL_INVALID)
-        return status;
+    if (status != SEMEL_OK && (status != SEMEL_INVALID || err->cls == SEMEL_CLASS_BROKEN))
+        return status; /* such as a role without the right: no message is to blame */
     *ret = (struct semel_answer){.kind = status == SEMEL_INVALID ? SEMEL_REFUSED
                                          : result.done           ? SEMEL_DID
                                                                  : SEMEL_SKIPPED,

@@ -122,7 +122,7 @@ static void run_changes(struct sql *db, const struct semel_settle_batch *batch, 
     const struct sql_set *each = SQL_EACH(change_fields, batch->changes, batch->n_changes);
     if (a->release && batch->impatient)
         semel__db_run(db, SQL_locks_impatient, NULL, NULL, NULL, NULL);
-    if (a->release)
+    if (a->release && !batch->wakes_none)
         semel__db_run(db, SQL_settle_waiters, once, each, NULL, NULL);
     if (a->wish)
         semel__db_run(db, SQL_settle_wish, once, each, NULL, NULL);

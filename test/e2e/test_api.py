@@ -131,6 +131,21 @@ def test_a_bulk_command_gives_the_same_json_as_the_command_line(store, api):
     assert {who for who, in store.sql("SELECT who FROM semel_audit WHERE consumer = 'api'")} == {"mara, http@127.0.0.1"}
 
 
+# I16
+def test_a_payload_is_corrected_as_by_the_command_line(store, api):
+    pairs(store, "wrong")
+    refused = api.post("/v1/inbox/api/wrong/retry", {"reason": "x", "payload": None}, 400)
+    assert "payload is null" in refused["detail"]
+    told = api.semel("inbox", "retry", "wrong", "--consumer", "cli", "--reason", "x", "--payload", '{"a": 1}', "--json")
+    mine = api.post("/v1/inbox/api/wrong/retry", {"reason": "x", "payload": {"a": 1}})
+    assert told.json == [{**mine, "consumer": "cli"}] and mine["copy"] == "wrong~1", mine
+    rows = [store.sql("SELECT message_id, status, payload FROM semel_inbox WHERE consumer = ? ORDER BY message_id",
+                      consumer) for consumer in ("cli", "api")]
+    assert [row[:2] for row in rows[0]] == [("wrong", "rejected"), ("wrong~1", "waiting")]
+    assert [row[:2] for row in rows[1]] == [row[:2] for row in rows[0]]
+    assert [json.loads(row[1][2]) for row in rows] == [{"a": 1}] * 2
+
+
 def test_settings_of_a_consumer_are_changed_as_by_the_command_line(store, api):
     told = api.semel("consumer", "set", "one", '{"retry_max": 3}', "--json").json
     mine = api.send("PATCH", "/v1/consumers/two/settings?" + urlencode({"reason": "ticket 7"}), {"retry_max": 3})

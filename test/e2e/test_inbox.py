@@ -509,13 +509,15 @@ def test_a_group_of_dead_letters_is_corrected_by_lines(store, tmp_path):
         line["payload"] = {"cents": int(line["id"].split("-")[1])}
     file = tmp_path / "fixed.jsonl"
     file.write_text("\n".join(json.dumps(line) for line in lines[:3]) + "\n\nno json\n"
-                    + json.dumps({"id": "nobody", "payload": ""}) + "\n" + json.dumps(lines[3]))
+                    + json.dumps({"id": "nobody", "payload": ""}) + "\n" + json.dumps(lines[3]) + "\n"
+                    + json.dumps({"id": "pay-5", "payload": None}))
     command = ["inbox", "retry", "--consumer", "billing", "--payloads", f"@{file}", "--reason", "ticket 9"]
     result = store.semel(*command)
-    assert result.code == 1 and "7 lines: 4 corrected, 0 refused, 2 bad" in result.out, result
+    assert result.code == 1 and "8 lines: 4 corrected, 0 refused, 3 bad" in result.out, result
+    assert "line 8: " in result.err and "not null" in result.err
     assert "line 5: " in result.err and "line 6: there is no such message" in result.err
     assert dict(store.sql("SELECT message_id, payload FROM semel_inbox WHERE message_id LIKE '%~1'")) == {
         f"pay-{i}~1": b'{"cents": %d}' % i for i in range(1, 5)}
     again = store.semel(*command, "--json")
-    assert again.code == 4 and again.json == {"lines": 7, "corrected": 0, "refused": 4, "bad": 2}
+    assert again.code == 4 and again.json == {"lines": 8, "corrected": 0, "refused": 4, "bad": 3}
     assert store.sql("SELECT count(*) FROM semel_inbox") == [(9,)]

@@ -605,14 +605,14 @@ static bool put_want(struct semel_mem_db *db, struct mem_consumer *consumer, con
 }
 
 static bool release_business(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_change *change,
-                             int64_t now_us)
+                             const struct semel_settle_batch *batch)
 {
     struct mem_rec *rec;
 
     while ((rec = semel__mem_side_first(db, MEM_BUSINESS, consumer, change->source, change->id)) != NULL) {
         const struct semel_want want = {((struct mem_business *)rec)->key, change->source, change->id};
-        if (!make_due(db, consumer, want.key, now_us) || (change->wish_business && !put_want(db, consumer, &want)) ||
-            !semel__mem_put(db, MEM_BUSINESS, rec, NULL))
+        if ((!batch->wakes_none && !make_due(db, consumer, want.key, batch->now_us)) ||
+            (change->wish_business && !put_want(db, consumer, &want)) || !semel__mem_put(db, MEM_BUSINESS, rec, NULL))
             return false;
     }
     return true;
@@ -671,7 +671,7 @@ static bool settle_row(struct semel_mem_db *db, struct mem_consumer *consumer, s
     }
     if (change->log_attempt && !put_attempt(db, consumer, batch, &note))
         return false;
-    return !change->release_business || release_business(db, consumer, change, batch->now_us);
+    return !change->release_business || release_business(db, consumer, change, batch);
 }
 
 static bool wake_first(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_key_change *key,

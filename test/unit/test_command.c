@@ -668,9 +668,36 @@ static void copy_that_dies_is_corrected_again(void **state)
     corrected(e, "a", "bad", "a~1");
     work(e, 1);
     assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_DEAD);
-    corrected(e, "a~1", "ok", "a~2");
+    corrected(e, "a~1", "ok", "a~1~1");
     work(e, 1);
-    assert_int_equal(state_of(e, "a~2"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a~1~1"), SEMEL_STATE_COMPLETED);
+}
+
+/* I1: "a~6" may be the next message of a producer whose ids look like this, and must not meet the copy's row. */
+static void number_in_an_id_is_never_counted_up(void **state)
+{
+    struct engine *e = *state;
+
+    process_one(e, msg("a~5", "bad"));
+    corrected(e, "a~5", "ok", "a~5~1");
+    process_one(e, msg("a~6", "ok"));
+    assert_int_equal(state_of(e, "a~6"), SEMEL_STATE_COMPLETED);
+}
+
+/* E1: the copy has another id, and so another key for its call: an effect that may be there would be doubled. */
+static void keyed_effect_that_was_tried_is_corrected_only_by_force(void **state)
+{
+    struct engine *e = *state;
+    struct semel_command_result result;
+    char made[SEMEL_ID_MAX + 1];
+
+    process_one(e, msg("a", "bad"));
+    e->policy.effect = SEMEL_EFFECT_KEYED;
+    assert_int_equal(correct(e, "a", "ok", false, &result, made), SEMEL_INVALID);
+    assert_int_equal(result.judged, SEMEL_JUDGED_MAY_BE_DONE);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    assert_ok(e, correct(e, "a", "ok", true, &result, made));
+    assert_true(result.done);
 }
 
 static void assert_ran(struct engine *e, const char *first, const char *second)
@@ -716,6 +743,29 @@ static void correction_before_those_that_wait_must_be_forced(void **state)
     assert_ran(e, "run:b ", "run:a~1 ");
 }
 
+/* I13: a dead one behind the message does not wait, and would still come before the copy. */
+static void correction_before_a_dead_one_of_its_key_must_be_forced(void **state)
+{
+    struct engine *e = *state;
+    struct semel_command_result result;
+    char made[SEMEL_ID_MAX + 1];
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
+    e->policy.payload_max = 4;
+    process_one(e, keyed("b", "too long", "k", SEMEL_NONE)); /* dead on arrival */
+    e->policy.payload_max = 1000;
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_DEAD);
+    assert_int_equal(correct(e, "a", "ok", false, &result, made), SEMEL_INVALID);
+    assert_int_equal(result.judged, SEMEL_JUDGED_WAITERS_BEHIND);
+    assert_false(result.done);
+    assert_int_equal(result.state, SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_ABSENT);
+    assert_ok(e, correct(e, "a", "ok", true, &result, made));
+    assert_true(result.done);
+}
+
 /* What has ended, runs, waits or may have had its effect is no dead letter; and a payload has its bounds. */
 static void correction_that_cannot_be_is_refused_and_changes_nothing(void **state)
 {
@@ -738,6 +788,8 @@ static void correction_that_cannot_be_is_refused_and_changes_nothing(void **stat
     process_one(e, msg("dead~1", "ok")); /* somebody has the name */
     assert_int_equal(correct(e, "dead", "ok", false, &result, made), SEMEL_INVALID);
     assert_false(result.done);
+    assert_int_equal(result.judged, SEMEL_JUDGED_COPY_REFUSED);
+    assert_int_equal(result.state, SEMEL_STATE_DEAD);
     assert_int_equal(state_of(e, "dead"), SEMEL_STATE_DEAD);
     assert_int_equal(audits_of(e), 0);
 }
@@ -768,6 +820,32 @@ static void corrected_copy_has_the_business_key_of_its_message(void **state)
     m.n_business = 1;
     process_one(e, m);
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_PREVENTED);
+}
+
+/* A6: who waited for the key has the same wrong payload: the correction comes first. */
+static void corrected_copy_runs_before_those_that_wait_for_its_business_key(void **state)
+{
+    struct engine *e = *state;
+    const struct semel_str held = SEMEL_STR("pay");
+    struct semel__msg a = msg("a", "bad"), b = msg("b", "ok");
+    struct semel_command_result result;
+
+    a.business[0] = b.business[0] = held;
+    a.n_business = b.n_business = 1;
+    process_one(e, a);
+    process_one(e, b);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    struct semel_row row = row_of(e, "a");
+    struct semel_correction c = {.command = order(SEMEL_COMMAND_CORRECT, "a").command,
+                                 .payload = SEMEL_STR("ok"),
+                                 .business = &held,
+                                 .n_business = 1};
+    c.command.row = &row;
+    assert_ok(e, semel__inbox_correct(&e->inbox, &c, &result, &e->err));
+    assert_true(result.done);
+    work(e, 1);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "b"), 0);
 }
 
 /* P15: both rows and both lines, or none of them; after an unknown commit the rows tell. */
@@ -831,6 +909,10 @@ int main(int argc, char **argv)
         ON_EACH(versions_discarded_together_are_passed_over_together),
         ON_EACH(corrected_copy_runs_and_the_message_keeps_its_payload),
         ON_EACH(copy_that_dies_is_corrected_again),
+        ON_EACH(number_in_an_id_is_never_counted_up),
+        ON_EACH(keyed_effect_that_was_tried_is_corrected_only_by_force),
+        ON_EACH(correction_before_a_dead_one_of_its_key_must_be_forced),
+        ON_EACH(corrected_copy_runs_before_those_that_wait_for_its_business_key),
         ON_EACH(corrected_copy_takes_the_place_of_its_version),
         ON_EACH(correction_before_those_that_wait_must_be_forced),
         ON_EACH(correction_that_cannot_be_is_refused_and_changes_nothing),
