@@ -467,11 +467,11 @@ static semel_status choose(struct semel_bulk *b, bool *ret_again, struct semel_s
     *ret_again = status == SEMEL_OK && n == 0;
     if (*ret_again)
         status = choose_again(b, &all, &n, err);
-    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+    /* A retry leaves out none: who resumes it looks for places that were retried before the first that was not. */
+    const bool in_order = b->given.kind == SEMEL_COMMAND_RETRY;
+    for (size_t i = 0; status == SEMEL_OK && i < n && !(in_order && kept < i); i++)
         if (semel__str_eq(all[i].consumer, all[0].consumer))
             all[kept++] = all[i];
-        else if (*ret_again) /* `again` is a place: none before it may be left out */
-            break;
     *ret = all;
     *ret_n = kept;
     return status;

@@ -242,6 +242,16 @@ def test_a_probe_that_died_again_is_retried_when_its_selection_is_resumed(store,
     assert audits(store)["pay-1"] == 2  # a copy of the command changes nothing
 
 
+def test_what_died_again_is_retried_by_who_resumes_whatever_its_consumer(store):
+    # I16: a selection is marked in its own order, so that a resume finds what an earlier run has retried in vain
+    for i in range(1, 4):
+        add(store, f"pay-{i}")
+        add(store, f"mail-{i}", consumer="mail")
+    assert retry(store, "--no-probe", "--rate", "0").code == 0
+    order = [row[0] for row in store.sql("SELECT message_id FROM semel_audit WHERE what = 'retry' ORDER BY id")]
+    assert order == [f"{name}-{i}" for i in range(1, 4) for name in ("pay", "mail")]
+
+
 def test_it_stops_when_no_worker_takes_the_first(store):
     add_many(store, 4)
     result = retry(store, "--wait", "100ms")
