@@ -283,11 +283,19 @@ static semel_status refuse_taken(const struct work *work, const struct item *ite
     return SEMEL_OK;
 }
 
+/* A row that waits, and that nobody has retried, has only been woken: by the end of what it waited for, which may be the
+ * discard before this one. */
+static bool touched(const struct semel_row *seen, const struct semel_row *row, enum semel_command_kind kind)
+{
+    const bool waits = row->progress.state == SEMEL_STATE_WAITING && row->progress.retries == 0;
+    return seen->updated_us != 0 && seen->updated_us != row->updated_us && !(waits && kind == SEMEL_COMMAND_DISCARD);
+}
+
 /* The order key and the business keys were locked as the caller read them: a row with others has changed. */
-static bool changed(const struct semel_row *seen, const struct item *item)
+static bool changed(const struct semel_row *seen, const struct item *item, enum semel_command_kind kind)
 {
     const struct semel_row *row = item->row;
-    return (seen->updated_us != 0 && seen->updated_us != row->updated_us) || seen->version != row->version ||
+    return touched(seen, row, kind) || seen->version != row->version ||
            semel__str_given(seen->order_key) != semel__str_given(row->order_key) ||
            !semel__str_eq(seen->order_key, row->order_key) || seen->n_wants != row->n_wants ||
            semel__item_wishes_more(item);
@@ -297,7 +305,7 @@ static enum semel_judgement judge(const struct commanding *c, const struct item 
 {
     if (item->row == NULL)
         return SEMEL_JUDGED_NO_SUCH_MESSAGE;
-    if (changed(seen, item))
+    if (changed(seen, item, c->command->kind))
         return SEMEL_JUDGED_CHANGED;
     return semel__command_judge(c->work.inbox->policy, item->row, item->key, c->work.now_us, c->command->kind,
                                 c->command->force);

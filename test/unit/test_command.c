@@ -612,6 +612,27 @@ static void versions_discarded_together_are_passed_over_together(void **state)
     assert_int_equal(effects_of(e, NULL), 1);
 }
 
+/* I16: each discard wakes the next of the key, which then was not touched by anybody else: it must not escape. */
+static void discard_includes_what_an_earlier_one_has_woken(void **state)
+{
+    struct engine *e = *state;
+    struct many m = {0};
+    struct semel_command c = order(SEMEL_COMMAND_DISCARD, "").command;
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
+    process_one(e, keyed("b", "ok", "k", SEMEL_NONE));
+    process_one(e, keyed("c", "ok", "k", SEMEL_NONE));
+    look_at(e, &m, (const char *const[]){"a", "b", "c"});
+    for (size_t i = 0; i < MANY; i++) {
+        e->now_us += SECOND_US;
+        assert_ok(e, semel__inbox_commands(&e->inbox, &c, &m.at[i], 1, NULL, NULL, &m.results[i], &e->err));
+        assert_true(m.results[i].done);
+    }
+    work(e, 0);
+    assert_int_equal(effects_of(e, NULL), 0);
+}
+
 /* ---- corrected copies --------------------------------------------------------------------------------- */
 
 static semel_status correct(struct engine *e, const char *id, const char *payload, bool force,
@@ -908,6 +929,7 @@ int main(int argc, char **argv)
         ON_EACH(rows_of_one_transaction_change_together_with_what_is_written_beside_them),
         ON_EACH(versions_discarded_together_are_passed_over_together),
         ON_EACH(corrected_copy_runs_and_the_message_keeps_its_payload),
+        ON_EACH(discard_includes_what_an_earlier_one_has_woken),
         ON_EACH(copy_that_dies_is_corrected_again),
         ON_EACH(number_in_an_id_is_never_counted_up),
         ON_EACH(keyed_effect_that_was_tried_is_corrected_only_by_force),
