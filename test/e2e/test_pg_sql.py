@@ -364,24 +364,28 @@ def test_successor_of_a_message_that_failed_after_the_snapshot_does_not_run(shop
 
 # I18, P60
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("purged_before", [False, True])
-def test_message_that_was_purged_after_the_snapshot_does_not_run_again(shop, level, purged_before):
+@pytest.mark.parametrize("purged_before, seen", [(False, False), (True, False), (True, True)])
+def test_message_that_was_purged_after_the_snapshot_does_not_run_again(shop, level, purged_before, seen):
     db, other = shop.connect(level), shop.connect()  # noqa: F811
     consumer(other, "billing", retention="1h")
     old = "2020-01-01 00:00+00"
     if purged_before:
         committed(other, "INSERT INTO semel.watermark VALUES ('billing', '', '2000-01-01', now())")
+    if not seen:  # it came and went behind the snapshot: only the watermark knows of it
+        assert handle(other, "id-0") == ("run", "new")
+        ask(db, "SELECT count(*) FROM ledger")
     assert handle(other, "id-1", message_time=old) == ("run", "new")
-    committed(other, "UPDATE semel.inbox SET processed_at = now() - interval '2 hours'")
-    ask(db, "SELECT count(*) FROM ledger")
+    committed(other, "UPDATE semel.inbox SET processed_at = now() - interval '2 hours' WHERE message_id = 'id-1'")
+    if seen:
+        ask(db, "SELECT count(*) FROM ledger")
     assert committed(other, "SELECT semel.tick()") == [(1,)]
-    assert count(other) == 0
+    assert committed(other, "SELECT count(*) FROM semel.inbox WHERE message_id = 'id-1'") == [(0,)]
     if level != "READ COMMITTED":
         with pytest.raises(errors.SerializationFailure):
             begin(db, "id-1", message_time=old, payload="{}")
         db.rollback()
     assert handle(db, "id-1", message_time=old) == ("ack", "too_old")
-    assert count(other, "ledger") == 1
+    assert committed(other, "SELECT count(*) FROM ledger WHERE message_id = 'id-1'") == [(1,)]
     db.close()
     other.close()
 
