@@ -218,6 +218,11 @@ static void refuse_store(struct guard *g)
     refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, "the store of the keys is not available; nothing was sent on");
 }
 
+static void refuse_late(struct guard *g)
+{
+    refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, "the lease of the key ended before the request was sent on");
+}
+
 static const char too_many_answers[] = "too many bytes of answers like this one are in memory";
 
 /* ==== memory and time ============================================================================ */
@@ -726,7 +731,8 @@ static void call(struct guard *g)
                                                    .target = g->target,
                                                    .lines = semel__buf_str(&lines),
                                                    .length = (int64_t)g->body.n,
-                                                   .fresh = true};
+                                                   .fresh = true,
+                                                   .until_us = g->keyless ? 0 : g->job.leased_until_us};
     g->state = GUARD_CALLING;
     g->fate = (struct semel_upstream_end){.fate = SEMEL_UPSTREAM_NOTHING_SENT, .cause = SEMEL_UPSTREAM_MEMORY};
     bool started = !lines.failed && semel__upstream_start(g->guards->upstream, &request, &upstream_events, g, &g->call,
@@ -757,6 +763,10 @@ static void refuse_failed(struct guard *g)
     struct semel_http_exchange *x = g->x;
     char detail[256];
     int status = late[g->fate.cause] ? 504 : 502;
+    if (g->fate.fate == SEMEL_UPSTREAM_NOTHING_SENT && g->fate.cause == SEMEL_UPSTREAM_STOPPED && !g->guards->gave_up) {
+        refuse_late(g);
+        return;
+    }
     snprintf(detail, sizeof detail, "no answer from the server behind the gateway: %s (%s)",
              semel__upstream_cause_text(g->fate.cause), semel__upstream_cause_name(g->fate.cause));
     if (!g->keyless && g->end == SEMEL_KEY_END_UNKNOWN) {
@@ -974,7 +984,7 @@ static void run(struct guard *g)
         call(g);
         return;
     }
-    refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, "the lease of the key ended before the request was sent on");
+    refuse_late(g);
     release(g, g->token);
 }
 

@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/wait.h"
 #include "net/conn.h"
 #include "net/loop.h"
 #include "net/parse.h"
@@ -71,6 +72,7 @@ struct semel_upstream_call {
     void *ctx;
     struct semel_buf queue; /* of the request, not written yet */
     uint64_t started;       /* in the loop's time */
+    int64_t until_us;       /* as in its request */
     struct addrinfo *addresses, *address;
     enum semel_upstream_cause fault; /* to be reported by the timer */
     const char *detail;
@@ -394,13 +396,27 @@ static void flush_tls(struct link *link)
     }
 }
 
+/* The last moment at which nothing has been sent: may the first byte go? */
+static enum semel_upstream_cause first_byte_fault(const struct link *link)
+{
+    const struct semel_upstream_call *call = link->call;
+    if (call->until_us != 0 && semel__boot_us() >= call->until_us)
+        return SEMEL_UPSTREAM_STOPPED;
+    return SEMEL_UPSTREAM_NONE;
+}
+
 static void flush(struct link *link)
 {
     struct semel_upstream_call *call = link->call;
+    enum semel_upstream_cause fault = SEMEL_UPSTREAM_NONE;
     if (call == NULL || link->writing || call->fault != SEMEL_UPSTREAM_NONE)
         return;
-    if (call->queue.failed) {
-        fail_soon(call, SEMEL_UPSTREAM_MEMORY);
+    if (call->queue.failed)
+        fault = SEMEL_UPSTREAM_MEMORY;
+    else if (link->open && call->queue.n > 0 && !call->handed)
+        fault = first_byte_fault(link);
+    if (fault != SEMEL_UPSTREAM_NONE) {
+        fail_soon(call, fault);
     } else if (link->tls != NULL) {
         flush_tls(link);
     } else if (link->open && call->queue.n > 0) {
@@ -881,6 +897,7 @@ semel_status semel__upstream_start(struct semel_upstream *up, const struct semel
     call->events = events;
     call->ctx = ctx;
     call->started = uv_now(up->loop);
+    call->until_us = request->until_us;
     call->chunked = request->length < 0;
     call->finished = request->length == 0;
     call->head_only = request->method == SEMEL_HTTP_HEAD;

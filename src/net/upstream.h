@@ -109,6 +109,7 @@ struct semel_upstream_request {
     struct semel_str lines; /* Host and the other headers, each with its CR LF; not the framing, not Connection */
     int64_t length;         /* of the body; -1: not known, it is sent in chunks */
     bool fresh;             /* use a connection only if it was used just now */
+    int64_t until_us;       /* by semel__boot_us: from then on its first byte is not sent (STOPPED); 0: at any time */
 };
 
 /* Copies the settings. Before the loop runs. INVALID: a URL or a file that cannot be used. */

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <arpa/inet.h>
+
 #include "base/error.h"
 #include "base/wait.h"
 #include "gateway/gateway.h"
@@ -367,6 +369,71 @@ static void a_dead_upstream_frees_the_key(void **state)
     assert_false(is_type(&reply, "unknown"));
     reply_done(&reply);
     assert_int_equal(keys("true"), 0);
+}
+
+/* A server whose connections come about late. */
+struct slow_server {
+    int fd, full[8];
+    char url[64];
+};
+
+static void slow_server_open(struct slow_server *slow)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    socklen_t n = sizeof in;
+    in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    slow->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(slow->fd, (struct sockaddr *)&in, sizeof in), 0);
+    assert_int_equal(listen(slow->fd, 0), 0);
+    assert_int_equal(getsockname(slow->fd, (struct sockaddr *)&in, &n), 0);
+    for (size_t i = 0; i < COUNT(slow->full); i++) { /* its queue is full: the kernel tries again after a second */
+        slow->full[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(slow->full[i], (struct sockaddr *)&in, sizeof in);
+    }
+    snprintf(slow->url, sizeof slow->url, "http://127.0.0.1:%u", ntohs(in.sin_port));
+}
+
+/* Accepts all connections until the client's answer comes; the number of bytes that they bring. */
+static size_t slow_server_accept(const struct slow_server *slow, int client)
+{
+    struct pollfd fds[] = {{.fd = client, .events = POLLIN}, {.fd = slow->fd, .events = POLLIN}};
+    size_t got = 0;
+    for (size_t i = 0; i < COUNT(slow->full); i++)
+        close(slow->full[i]);
+    for (;;) {
+        char bytes[4096];
+        assert_true(poll(fds, COUNT(fds), WAIT_MS) > 0);
+        if (fds[0].revents != 0 || got > 0)
+            return got;
+        int fd = accept(slow->fd, NULL, NULL);
+        ssize_t n = recv(fd, bytes, sizeof bytes, 0);
+        got += n > 0 ? (size_t)n : 0;
+        close(fd);
+    }
+}
+
+/* The connection comes about after the lease has ended. */
+static void nothing_is_sent_when_the_lease_has_ended(void **state)
+{
+    (void)state;
+    struct slow_server slow;
+    struct reply reply;
+    slow_server_open(&slow);
+    settings.upstream.url = slow.url;
+    keeping.lease_ms = 300;
+    open_gateway();
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
+    WAIT_FOR(keys("status = 'processing'") == 1);
+    poll(NULL, 0, 400); /* more than the lease */
+    assert_int_equal(slow_server_accept(&slow, fd), 0);
+    assert_true(client_reply(fd, &reply, false));
+    assert_int_equal(reply.status, 503);
+    assert_true(is_type(&reply, "not-stored"));
+    reply_done(&reply);
+    close(fd);
+    close(slow.fd);
+    assert_int_equal(keys("true"), 0); /* released */
 }
 
 /* P93: a handler that acts at half a body. Its answer counts. */
@@ -1424,6 +1491,7 @@ static const struct CMUnitTest tests[] = {
     OPEN(an_answer_that_is_none_leaves_the_key_unknown),
     ALONE(a_late_answer_leaves_the_key_unknown),
     ALONE(a_dead_upstream_frees_the_key),
+    ALONE(nothing_is_sent_when_the_lease_has_ended),
     OPEN(an_early_answer_counts),
     OPEN(an_answer_over_the_cap_is_stored_without_its_body),
     ALONE(a_body_that_is_not_to_be_stored_is_not),

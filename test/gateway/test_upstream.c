@@ -20,6 +20,7 @@ struct scene {
     struct semel_http *http;
     struct semel_upstream *client;
     struct semel_upstream_settings settings;
+    int64_t until_us; /* of the next requests */
     char url[128];
     struct semel_upstream_call *call;
     int status;
@@ -135,7 +136,8 @@ static void start(enum semel_http_method method, int64_t length, bool fresh)
                                              .target = SEMEL_STR("/pay?a=1"),
                                              .lines = SEMEL_STR("Host: shop.example\r\nX-A: b\r\n"),
                                              .length = length,
-                                             .fresh = fresh};
+                                             .fresh = fresh,
+                                             .until_us = scene.until_us};
     struct semel_error err;
     assert_int_equal(semel__upstream_start(scene.client, &request, &events, &scene, &scene.call, &err), SEMEL_OK);
 }
@@ -376,6 +378,41 @@ static void a_connection_that_is_never_accepted_times_out(void **state)
     close(fd);
 }
 
+static const char *big(void)
+{
+    static char bytes[(size_t)16 << 20];
+    if (bytes[0] == '\0')
+        memset(bytes, 'x', sizeof bytes);
+    return bytes;
+}
+
+static void start_too_late(void)
+{
+    scene.until_us = semel__boot_us();
+    start(SEMEL_HTTP_POST, 65536, true);
+    semel__upstream_send(scene.call, (struct semel_str){big(), 65536}); /* it would not wait for the turn's end */
+    semel__upstream_finish(scene.call);
+}
+
+/* On a new connection, and on one that is open already. */
+static void a_request_whose_time_is_over_is_not_sent(void **state)
+{
+    (void)state;
+    scene.until_us = semel__boot_us();
+    ask(OK_EMPTY, NULL);
+    assert_end(SEMEL_UPSTREAM_NOTHING_SENT, SEMEL_UPSTREAM_STOPPED);
+    close_client();
+    assert_int_equal(upstream_seen(&scene.up)->heads, 0);
+    scene.until_us = semel__boot_us() + WAIT_MS * INT64_C(1000);
+    open_client();
+    scene.wanted = 2;
+    scene.at_done = start_too_late;
+    start_pay();
+    run();
+    assert_end(SEMEL_UPSTREAM_NOTHING_SENT, SEMEL_UPSTREAM_STOPPED);
+    assert_int_equal(upstream_seen(&scene.up)->heads, 1);
+}
+
 static void a_url_that_cannot_be_used_is_refused(void **state)
 {
     (void)state;
@@ -418,14 +455,6 @@ static void an_upstream_that_stops_times_out(void **state)
 static bool wait_early(struct link *link)
 {
     return link_wait_release(link);
-}
-
-static const char *big(void)
-{
-    static char bytes[(size_t)16 << 20];
-    if (bytes[0] == '\0')
-        memset(bytes, 'x', sizeof bytes);
-    return bytes;
 }
 
 static void an_upstream_that_does_not_read_times_out(void **state)
@@ -745,6 +774,7 @@ int main(void)
         CASE(a_head_alone_answers_a_head_request),
         CASE(a_dead_upstream_got_nothing),
         CASE(a_connection_that_is_never_accepted_times_out),
+        CASE(a_request_whose_time_is_over_is_not_sent),
         CASE(a_url_that_cannot_be_used_is_refused),
         CASE(an_upstream_that_stops_times_out),
         CASE(an_upstream_that_does_not_read_times_out),
