@@ -223,7 +223,7 @@ static bool is_text(const struct semel_json_node *node)
 static bool is_header(struct semel_str name, struct semel_str value)
 {
     for (size_t i = 0; i < name.n; i++)
-        if (name.p[i] <= ' ' || name.p[i] > '~' || name.p[i] == ':')
+        if (!semel__http_tchar(name.p[i]))
             return false;
     for (size_t i = 0; i < value.n; i++)
         if ((unsigned char)value.p[i] < ' ' || value.p[i] == 0x7F)

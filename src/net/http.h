@@ -157,6 +157,7 @@ struct semel_buf *semel__http_body(struct semel_http_exchange *x);
 void semel__http_set_type(struct semel_http_exchange *x, const char *type);
 void semel__http_set_header(struct semel_http_exchange *x, const char *name, struct semel_str value);
 void semel__http_set_pair(struct semel_http_exchange *x, const struct semel_http_pair *pair);
+bool semel__http_tchar(char c); /* of a token, RFC 9110: names of headers consist of them */
 /* Ends the exchange: it belongs to the server again, do not touch it. Any thread. 200 <= status < 600. */
 void semel__http_answer(struct semel_http_exchange *x, int status);
 /* The same with a problem document as the body; the detail is for people and contains no secrets. */

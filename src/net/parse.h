@@ -59,8 +59,6 @@ void semel__gate_init_answer(struct semel_gate *gate, size_t max_bytes, size_t m
 /* Continues. *ret_used: how many of the n bytes belong to the head. */
 enum semel_gate_verdict semel__gate_feed(struct semel_gate *gate, const char *p, size_t n, size_t *ret_used);
 
-bool semel__http_tchar(char c); /* of a token, RFC 9110 */
-
 /* ---- llhttp ---- */
 
 struct semel_parse {

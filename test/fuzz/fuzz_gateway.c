@@ -188,6 +188,14 @@ static void check_kept(const struct semel_http_pair *headers, size_t n)
 }
 
 /* What somebody else wrote into the row. */
+static bool is_token(struct semel_str name)
+{
+    for (size_t i = 0; i < name.n; i++)
+        if (!semel__http_tchar(name.p[i]))
+            return false;
+    return name.n > 0;
+}
+
 static void check_foreign(struct semel_str text)
 {
     struct semel_arena arena;
@@ -196,7 +204,7 @@ static void check_foreign(struct semel_str text)
     semel__arena_init(&arena, (size_t)1 << 22);
     if (semel__heads_read(text, &arena, &pairs, &n))
         for (size_t i = 0; i < n; i++)
-            MUST(pairs[i].name.n > 0 && memchr(pairs[i].value.p, '\n', pairs[i].value.n) == NULL);
+            MUST(is_token(pairs[i].name) && memchr(pairs[i].value.p, '\n', pairs[i].value.n) == NULL);
     semel__arena_done(&arena);
 }
 

@@ -436,6 +436,22 @@ static void nothing_is_sent_when_the_lease_has_ended(void **state)
     assert_int_equal(keys("true"), 0); /* released */
 }
 
+/* Whoever writes rows by SQL may write anything into them. */
+static void stored_headers_that_are_none_are_left_out(void **state)
+{
+    (void)state;
+    char sql[256];
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 201);
+    snprintf(sql, sizeof sql,
+             "UPDATE %s SET headers = '[[\"x/y\",\"1\"],[\"a b\",\"1\"],[\"\",\"1\"],[\"x-good\",\"1\"]]'", table);
+    world.driver->sql(&world, sql);
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_true(reply.status == 201 && replayed(&reply) && reply_has(&reply, "x-good: 1"));
+    assert_null(strstr(reply.head, "x/y"));
+    assert_null(strstr(reply.head, "a b"));
+    reply_done(&reply);
+}
+
 /* P93: a handler that acts at half a body. Its answer counts. */
 static bool act_early(struct link *link)
 {
@@ -1492,6 +1508,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(a_late_answer_leaves_the_key_unknown),
     ALONE(a_dead_upstream_frees_the_key),
     ALONE(nothing_is_sent_when_the_lease_has_ended),
+    OPEN(stored_headers_that_are_none_are_left_out),
     OPEN(an_early_answer_counts),
     OPEN(an_answer_over_the_cap_is_stored_without_its_body),
     ALONE(a_body_that_is_not_to_be_stored_is_not),
