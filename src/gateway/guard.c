@@ -923,13 +923,11 @@ static void on_ended(struct guard *g)
     bool finished = !applied && g->job.row.status == SEMEL_STATE_COMPLETED && g->job.row.token == g->token;
     if (applied)
         count_end(g);
-    if (finished &&
-        g->end != SEMEL_KEY_END_COMPLETED) { /* the upstream has finished it, and its answer was lost (A9) */
+    if (finished && g->end != SEMEL_KEY_END_COMPLETED && g->call == NULL &&
+        !g->begun) { /* the upstream has finished it, and its answer was lost (A9) */
         g->job.claim.why = SEMEL_STR("completed");
-        if (g->call == NULL) {
-            replay_row(g);
-            return;
-        }
+        replay_row(g);
+        return;
     }
     if (!applied && !finished && g->end == SEMEL_KEY_END_COMPLETED)
         refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, "another request has taken the key over");

@@ -1388,21 +1388,27 @@ static void where_the_upstream_honours_the_key_it_is_tried_again(void **state)
     assert_int_equal(calls(), 2);
 }
 
-/* The upstream finishes the key itself; here by SQL, in place of its transaction. */
+/* The upstream finishes keys itself; here by SQL, in place of its transaction. */
+static void finish_rows(const char *in, const char *where)
+{
+    char sql[640];
+    bool sqlite = strcmp(world.driver->name, "sqlite") == 0;
+    const char *later = sqlite ? "9000000000000000" : "now() + interval '1 day'";
+    snprintf(sql, sizeof sql,
+             "UPDATE %s SET status = 'completed', lease_until = NULL, lease_owner = NULL, code = 202, headers = '[]', "
+             "body = %s, completed_at = created_at, answer_until = %s, key_until = %s WHERE %s",
+             in, sqlite ? "x'6869'" : "'\\x6869'", later, later, where);
+    world.driver->sql(&world, sql);
+}
+
 static bool finish_by_token(struct link *link)
 {
-    char head[16384], sql[640];
+    char head[16384], where[40];
     pthread_mutex_lock(&link->up->lock);
     memcpy(head, link->up->head, sizeof head);
     pthread_mutex_unlock(&link->up->lock);
-    bool sqlite = strcmp(world.driver->name, "sqlite") == 0;
-    const char *token = strstr(head, "Semel-Token: "),
-               *later = sqlite ? "9000000000000000" : "now() + interval '1 day'";
-    snprintf(sql, sizeof sql,
-             "UPDATE %s SET status = 'completed', lease_until = NULL, lease_owner = NULL, code = 202, headers = '[]', "
-             "body = %s, completed_at = created_at, answer_until = %s, key_until = %s WHERE token = %.20s",
-             table, sqlite ? "x'6869'" : "'\\x6869'", later, later, token + 13);
-    world.driver->sql(&world, sql);
+    snprintf(where, sizeof where, "token = %.20s", strstr(head, "Semel-Token: ") + 13);
+    finish_rows(table, where);
     return strstr(head, "POST /lost") == head ? false : link_sendz(link, MADE);
 }
 
@@ -1426,6 +1432,40 @@ static void an_upstream_may_finish_its_key_itself(void **state)
     upstream_play(&up, script_close);
     assert_int_equal(status_of(request("POST", "/", "key-00000003", "", "x")), 502);
     assert_int_equal(keys("key = 'key-00000003'"), 0); /* who comes late cannot commit: it may run again */
+}
+
+static bool refuse_at_length(struct link *link)
+{
+    static char bytes[LARGE];
+    memset(bytes, 'a', sizeof bytes);
+    return link_wait_release(link) && link_sendz(link, "HTTP/1.1 422 No\r\nContent-Length: 900000\r\n\r\n") &&
+           link_send(link, bytes, sizeof bytes);
+}
+
+/* The client has the beginning of its answer when the row turns out to be finished: it gets the rest, and no other. */
+static void a_key_that_was_finished_meanwhile_changes_no_answer_that_has_begun(void **state)
+{
+    (void)state;
+    struct reply reply;
+    settings.finishes = true;
+    open_gateway();
+    upstream_play(&up, refuse_at_length);
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
+    upstream_wait_requests(&up, 1);
+    rename_table(false);
+    upstream_release(&up);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->unstored) == 1);
+    finish_rows(strcmp(world.driver->name, "sqlite") == 0 ? "gone" : "semel.gone", "true");
+    rename_table(true);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->unstored) == 0);
+    assert_true(client_reply(fd, &reply, false));
+    assert_true(reply.status == 422 && reply.n == LARGE && !replayed(&reply));
+    reply_done(&reply);
+    close(fd);
+    reply = post("/", "key-00000001", "x");
+    assert_true(reply.status == 202 && replayed(&reply));
+    reply_done(&reply);
 }
 
 /* ==== the store ==================================================================================== */
@@ -1543,6 +1583,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(odd_keys_are_not_asked_about),
     ALONE(where_the_upstream_honours_the_key_it_is_tried_again),
     ALONE(an_upstream_may_finish_its_key_itself),
+    ALONE(a_key_that_was_finished_meanwhile_changes_no_answer_that_has_begun),
     ALONE(the_reason_why_a_store_is_away_is_the_present_one),
     ALONE(settings_that_cannot_be_meant_are_refused),
 };
@@ -1562,6 +1603,7 @@ static const struct CMUnitTest kept[] = {
     ALONE(a_reconcile_tells_what_has_become),
     ALONE(where_the_upstream_honours_the_key_it_is_tried_again),
     ALONE(an_upstream_may_finish_its_key_itself),
+    ALONE(a_key_that_was_finished_meanwhile_changes_no_answer_that_has_begun),
 };
 
 int main(int argc, char **argv)
