@@ -87,7 +87,9 @@ struct semel_http {
     uv_async_t wake;
     uv_timer_t deadline, tick;
     uv_prepare_t prepare; /* works off `kicked` */
-    struct peer *kicked;
+    uv_idle_t hurry;      /* runs while some are left, so that the loop does not wait */
+    struct peer *kicked, **last_kicked;
+    size_t n_kicked;
     uint64_t ticked_at; /* in the loop's time */
     void (*on_tick)(void *ctx);
     void *tick_ctx;
@@ -252,18 +254,28 @@ static void uncount(const struct peer *peer)
     peer->listener->n_peers--;
 }
 
+/* Takes it out of the list, in which *at is it. */
+static void unkick(struct peer *peer, struct peer **at)
+{
+    *at = peer->next_kicked;
+    if (*at == NULL)
+        peer->http->last_kicked = at;
+    peer->http->n_kicked--;
+    peer->kicked = false;
+}
+
 static void peer_close(struct peer *peer)
 {
     if (peer->closing)
         return;
     peer->closing = true;
     uncount(peer);
-    for (struct peer **at = &peer->http->kicked; peer->kicked && *at != NULL; at = &(*at)->next_kicked)
-        if (*at == peer) {
-            *at = peer->next_kicked;
-            peer->kicked = false;
-            break;
-        }
+    if (peer->kicked) {
+        struct peer **at = &peer->http->kicked;
+        while (*at != peer)
+            at = &(*at)->next_kicked;
+        unkick(peer, at);
+    }
     bool tcp = peer->u.handle.type == UV_TCP;
     if (peer->conn == NULL || !peer->conn->reset || !tcp || uv_tcp_close_reset(&peer->u.tcp, handle_closed) < 0)
         uv_close(&peer->u.handle, handle_closed);
@@ -483,25 +495,36 @@ static void kick(void *owner)
     if (peer->kicked || peer->closing)
         return;
     peer->kicked = true;
-    peer->next_kicked = peer->http->kicked;
-    peer->http->kicked = peer;
+    peer->next_kicked = NULL;
+    *peer->http->last_kicked = peer;
+    peer->http->last_kicked = &peer->next_kicked;
+    peer->http->n_kicked++;
 }
 
-/* Before the loop waits for the next event. */
+static void on_hurry(uv_idle_t *hurry)
+{
+    (void)hurry;
+}
+
+/* Before the loop waits for the next event. Who is kicked meanwhile has its turn after the other events, or a client
+ * that pipelines, or that takes whatever it gets, would have the loop for itself. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct semel_http *http = prepare->data;
-    do {
-        while (http->kicked != NULL) {
-            struct peer *peer = http->kicked;
-            http->kicked = peer->next_kicked;
-            peer->kicked = false;
-            peer_pump(peer);
-        }
-        for (struct semel_guest *guest = http->guests; guest != NULL; guest = guest->next)
-            if (guest->flush != NULL)
-                guest->flush(guest->ctx);
-    } while (http->kicked != NULL);
+    for (size_t n = http->n_kicked; n > 0 && http->kicked != NULL; n--) {
+        struct peer *peer = http->kicked;
+        unkick(peer, &http->kicked);
+        peer_pump(peer);
+    }
+    for (struct semel_guest *guest = http->guests; guest != NULL; guest = guest->next)
+        if (guest->flush != NULL)
+            guest->flush(guest->ctx);
+    if (http->finished)
+        return;
+    if (http->kicked != NULL)
+        uv_idle_start(&http->hurry, on_hurry);
+    else
+        uv_idle_stop(&http->hurry);
 }
 
 /* NULL: no memory. Its handles are initialised: it must be closed, not freed. */
@@ -992,6 +1015,7 @@ static void finish(struct semel_http *http)
     uv_close((uv_handle_t *)&http->deadline, NULL);
     uv_close((uv_handle_t *)&http->tick, NULL);
     uv_close((uv_handle_t *)&http->prepare, NULL);
+    uv_close((uv_handle_t *)&http->hurry, NULL);
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -1131,6 +1155,8 @@ semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *
     uv_timer_init(&http->loop, &http->deadline);
     uv_timer_init(&http->loop, &http->tick);
     uv_prepare_init(&http->loop, &http->prepare);
+    uv_idle_init(&http->loop, &http->hurry);
+    http->last_kicked = &http->kicked;
     http->wake.data = http->deadline.data = http->tick.data = http->prepare.data = http;
     uv_prepare_start(&http->prepare, on_prepare);
     http->max_peers = SIZE_MAX;

@@ -23,7 +23,8 @@
 
 static struct httpd httpd;
 static atomic_size_t taken, given; /* bytes of bodies that handlers got, and sent */
-static atomic_uint gone, hung, wholes, begun;
+static atomic_uint gone, hung, wholes, begun, marked;
+static atomic_bool at_gate, gate_open;
 
 static bool asks(const struct semel_http_exchange *x, const char *target)
 {
@@ -78,6 +79,14 @@ static void handle(void *ctx, struct semel_http_exchange *x)
     } else if (asks(x, "/source")) {
         semel__http_begin(x, 200, (int64_t)SOURCE_BYTES);
         fill(x);
+    } else if (asks(x, "/gate")) { /* the loop stands still until it is open */
+        atomic_store(&at_gate, true);
+        while (!atomic_load(&gate_open))
+            poll(NULL, 0, 1);
+        send_whole(x, 200, 0, "");
+    } else if (asks(x, "/mark")) {
+        atomic_store(&marked, atomic_load(&begun));
+        send_whole(x, 200, 0, "");
     } else if (asks(x, "/refuse")) {
         semel__http_refuse(x, 403, "not for you");
     } else if (asks(x, "/late")) {
@@ -142,6 +151,9 @@ static int up(void **state)
     atomic_store(&hung, 0);
     atomic_store(&wholes, 0);
     atomic_store(&begun, 0);
+    atomic_store(&marked, 0);
+    atomic_store(&at_gate, false);
+    atomic_store(&gate_open, false);
     return 0;
 }
 
@@ -436,6 +448,37 @@ static void a_stop_waits_for_streams_until_its_deadline(void **state)
     close(fd);
 }
 
+/* The requests of one read, and the one of another client that came a moment later. */
+static void a_client_that_pipelines_does_not_have_the_loop_for_itself(void **state)
+{
+    (void)state;
+    enum { MANY = 200 };
+    static const char one[] = "GET /sized HTTP/1.1\r\n" HOST "\r\n";
+    static char text[64 + MANY * sizeof(one)];
+    struct reply reply;
+    int many = client_open(&httpd), other = client_open(&httpd);
+    client_sendz(other, one); /* its connection is accepted */
+    assert_true(client_reply(other, &reply, false));
+    reply_done(&reply);
+    size_t n = (size_t)snprintf(text, sizeof(text), "GET /gate HTTP/1.1\r\n" HOST "\r\n");
+    for (int i = 0; i < MANY; i++, n += sizeof(one) - 1)
+        memcpy(text + n, one, sizeof(one));
+    client_sendz(many, text);
+    WAIT_FOR(atomic_load(&at_gate));
+    client_sendz(other, "GET /mark HTTP/1.1\r\n" HOST "\r\n");
+    atomic_store(&gate_open, true);
+    assert_true(client_reply(other, &reply, false));
+    reply_done(&reply);
+    assert_in_range(atomic_load(&marked), 3, 20);
+    for (int i = 0; i <= MANY; i++) {
+        assert_true(client_reply(many, &reply, false));
+        assert_int_equal(reply.status, 200);
+        reply_done(&reply);
+    }
+    close(many);
+    close(other);
+}
+
 int main(void)
 {
 #define RUNNING(test) cmocka_unit_test_setup_teardown(test, up_running, down)
@@ -446,6 +489,7 @@ int main(void)
         RUNNING(a_client_that_does_not_read_stops_the_source),
         RUNNING(a_body_that_nobody_pulls_stays_with_its_client),
         RUNNING(a_large_body_passes_through_both_ways),
+        RUNNING(a_client_that_pipelines_does_not_have_the_loop_for_itself),
         RUNNING(a_refusal_before_the_body_closes_behind_it),
         RUNNING(a_malformed_body_takes_the_exchange_from_its_handler),
         RUNNING(a_handler_learns_that_its_client_has_hung_up),
