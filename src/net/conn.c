@@ -1080,7 +1080,7 @@ static void advance(struct semel_conn *conn)
 static void send_next(struct semel_conn *conn)
 {
     struct semel_http_exchange *x = conn->x;
-    if (conn->body.n > 0)
+    if (conn->body.n > 0 || x->cut)
         return;
     if (x->queue.n > 0) {
         struct semel_buf sent = x->reply;
@@ -1112,7 +1112,7 @@ void semel__conn_turn(struct semel_conn *conn)
     if (conn->phase != SEMEL_CONN_STREAMING)
         return;
     struct semel_http_exchange *x = conn->x;
-    if (x->cut || (x->begun && x->queue.failed)) {
+    if (x->cut) {
         take_back(x);
         conn->reset = true;
         close_now(conn);
@@ -1142,6 +1142,12 @@ void semel__http_pull(struct semel_http_exchange *x, bool on)
     kick(x);
 }
 
+/* A piece for which there was no memory is missing: the reply must not look whole, and nothing may follow it. */
+static void cut_if_lost(struct semel_http_exchange *x)
+{
+    x->cut = x->cut || x->queue.failed;
+}
+
 void semel__http_begin(struct semel_http_exchange *x, int status, int64_t length)
 {
     struct semel_conn *conn = x->conn;
@@ -1155,6 +1161,7 @@ void semel__http_begin(struct semel_http_exchange *x, int status, int64_t length
     if (!conn->parse.complete || (conn->ended && conn->in.n == 0))
         conn->last = true;
     put_stream_head(x, length, conn->last);
+    cut_if_lost(x);
     observe(conn, status);
     kick(x);
 }
@@ -1171,6 +1178,7 @@ bool semel__http_send(struct semel_http_exchange *x, struct semel_str piece)
         semel__buf_add(&x->queue, piece.p, piece.n);
         if (x->chunked)
             semel__buf_add(&x->queue, "\r\n", 2);
+        cut_if_lost(x);
         kick(x);
     }
     x->waits = x->queue.n > STREAM_BOUND;
@@ -1182,6 +1190,7 @@ void semel__http_end(struct semel_http_exchange *x)
     assert(x->owned && x->begun);
     if (x->chunked)
         semel__buf_addz(&x->queue, "0\r\n\r\n");
+    cut_if_lost(x);
     x->cut = x->cut || (x->sized && !x->bodiless && x->left > 0);
     x->ended = true;
     x->owned = false;

@@ -449,7 +449,8 @@ static bool reusable(const struct link *link, bool rest)
     const struct semel_upstream_call *call = link->call;
     const struct semel_upstream *up = link->up;
     return link->parse.keep_alive && !link->parse.to_close && !rest && call->finished && call->queue.n == 0 &&
-           !link->writing && !link->tls_ended && !up->closed && up->n_idle < up->settings.idle_max;
+           !call->queue.failed && call->fault == SEMEL_UPSTREAM_NONE && !link->writing && !link->tls_ended &&
+           !up->closed && up->n_idle < up->settings.idle_max;
 }
 
 /* The answer is complete. rest: there were bytes behind it. */

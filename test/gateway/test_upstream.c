@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 
+#include "base/mem.h"
 #include "base/wait.h"
 #include "handler/upstream.h"
 #include "net/upstream.h"
@@ -728,6 +729,42 @@ static void an_idle_close_never_costs_two_requests(void **state)
     open_client();
 }
 
+static bool refuse_memory(void *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
+static void lose_the_body(void)
+{
+    if (scene.call == NULL || scene.ends > 0)
+        return;
+    semel__alloc_set_hook(refuse_memory, NULL);
+    semel__upstream_send(scene.call, (struct semel_str){big(), 65536});
+    semel__alloc_set_hook(NULL, NULL);
+    semel__upstream_finish(scene.call);
+}
+
+static bool answer_the_first_early(struct link *link)
+{
+    return link != &link->up->links[0] || link_sendz(link, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+}
+
+/* Its server still waits for the rest, and would take the next request for it. */
+static void a_connection_whose_request_lost_its_body_is_not_used_again(void **state)
+{
+    (void)state;
+    upstream_play_early(&scene.up, answer_the_first_early);
+    open_client();
+    scene.wanted = 2;
+    scene.at_body = lose_the_body;
+    scene.at_done = start_fresh;
+    start(SEMEL_HTTP_POST, 65536, true);
+    run();
+    assert_end(SEMEL_UPSTREAM_ANSWERED, SEMEL_UPSTREAM_NONE);
+    assert_int_equal(upstream_seen(&scene.up)->n_links, 2);
+}
+
 static void a_cancelled_call_has_no_end(void **state)
 {
     (void)state;
@@ -787,6 +824,7 @@ int main(void)
         CASE(bytes_behind_an_answer_end_its_connection),
         CASE(a_request_is_never_sent_again),
         CASE(an_idle_close_never_costs_two_requests),
+        CASE(a_connection_whose_request_lost_its_body_is_not_used_again),
         CASE(a_cancelled_call_has_no_end),
         CASE(a_stop_waits_for_calls_until_its_deadline),
     };

@@ -13,7 +13,7 @@
 
 struct wire {
     struct semel_conn_env env;
-    struct semel_http_route routes[2];
+    struct semel_http_route routes[3];
     struct semel_conn *conn;
     struct semel_http_exchange *x; /* with the handler, or answered and on its way back */
     unsigned alive, handled, overdue;
@@ -51,6 +51,19 @@ static int64_t standing(void *ctx)
 
 static const struct semel_clock clock_1994 = {.now_us = standing};
 
+static void nothing(struct semel_http_exchange *x)
+{
+    (void)x;
+}
+
+static void no_body(struct semel_http_exchange *x, struct semel_str piece)
+{
+    (void)x;
+    (void)piece;
+}
+
+static const struct semel_http_stream stream = {no_body, nothing, nothing, nothing, nothing};
+
 static void wire_init(struct wire *wire)
 {
     struct semel_http_settings settings;
@@ -60,8 +73,10 @@ static void wire_init(struct wire *wire)
         (struct semel_http_route){.methods = SEMEL_HTTP_BIT(GET), .path = "/a/{id}", .handle = keep, .ctx = wire};
     wire->routes[1] = (struct semel_http_route){
         .methods = SEMEL_HTTP_BIT(POST), .path = "/b", .body_max = 64, .handle = keep, .ctx = wire};
+    wire->routes[2] = (struct semel_http_route){
+        .methods = SEMEL_HTTP_BIT(DELETE), .path = "/s", .handle = keep, .ctx = wire, .stream = &stream};
     settings.routes = wire->routes;
-    settings.n_routes = 2;
+    settings.n_routes = 3;
     assert_int_equal(semel__conn_env_init(&wire->env, &settings, false, NULL), SEMEL_OK);
     wire->env.clock = &clock_1994;
     wire->env.back = came_back;
@@ -312,6 +327,36 @@ static int64_t standing_at(void *ctx)
     return *(const int64_t *)ctx;
 }
 
+static bool refuse_memory(void *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
+/* What was queued before it goes out before the connection has its turn. */
+static void a_reply_that_lost_a_piece_ends_its_connection(void **state)
+{
+    (void)state;
+    static char piece[65536];
+    struct wire wire;
+    wire_init(&wire);
+    put(&wire, "DELETE /s HTTP/1.1\r\n" HOST "\r\n");
+    semel__http_begin(wire.x, 200, (int64_t)sizeof(piece) + 2);
+    semel__conn_turn(wire.conn);
+    semel__http_send(wire.x, SEMEL_STR("a"));
+    semel__alloc_set_hook(refuse_memory, NULL);
+    semel__http_send(wire.x, (struct semel_str){piece, sizeof(piece)});
+    semel__alloc_set_hook(NULL, NULL);
+    flush(&wire);
+    semel__http_send(wire.x, SEMEL_STR("z"));
+    semel__http_end(wire.x);
+    semel__conn_turn(wire.conn);
+    flush(&wire);
+    assert_int_equal(wire.conn->phase, SEMEL_CONN_CLOSED);
+    assert_true(wire.conn->reset);
+    wire_done(&wire);
+}
+
 static void dates_are_those_of_the_protocol(void **state)
 {
     (void)state;
@@ -347,6 +392,7 @@ int main(void)
         cmocka_unit_test(a_handler_hears_of_an_answer_that_is_overdue_until_it_is_given),
         cmocka_unit_test(a_stopping_server_closes_what_is_idle_and_finishes_the_rest),
         cmocka_unit_test(without_memory_a_request_is_put_off_or_the_connection_ends),
+        cmocka_unit_test(a_reply_that_lost_a_piece_ends_its_connection),
         cmocka_unit_test(dates_are_those_of_the_protocol),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
