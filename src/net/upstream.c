@@ -61,6 +61,7 @@ struct link {
     bool resolving, open, writing, reading, closing, pooled;
     bool progress; /* since the timer was started */
     bool tls_ended;
+    bool reused;  /* its call is not its first */
     bool resumes; /* it was asked to go on: the timer is for that */
 };
 
@@ -396,13 +397,22 @@ static void flush_tls(struct link *link)
     }
 }
 
+/* Has nothing come, not even the end? */
+static bool still_quiet(const struct link *link)
+{
+    uv_os_fd_t fd;
+    char c;
+    return uv_fileno(&link->u.handle, &fd) == 0 && recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+           (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
 /* The last moment at which nothing has been sent: may the first byte go? */
 static enum semel_upstream_cause first_byte_fault(const struct link *link)
 {
     const struct semel_upstream_call *call = link->call;
     if (call->until_us != 0 && semel__boot_us() >= call->until_us)
         return SEMEL_UPSTREAM_STOPPED;
-    return SEMEL_UPSTREAM_NONE;
+    return link->reused && !still_quiet(link) ? SEMEL_UPSTREAM_CLOSED : SEMEL_UPSTREAM_NONE;
 }
 
 static void flush(struct link *link)
@@ -820,15 +830,6 @@ static void resolve(struct link *link)
         fail_soon(link->call, SEMEL_UPSTREAM_RESOLVE);
 }
 
-/* Has nothing come, not even the end? */
-static bool still_quiet(const struct link *link)
-{
-    uv_os_fd_t fd;
-    char c;
-    return uv_fileno(&link->u.handle, &fd) == 0 && recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
-           (errno == EAGAIN || errno == EWOULDBLOCK);
-}
-
 /* An idle connection that may be used again; NULL: there is none. */
 static struct link *pool_take(struct semel_upstream *up, bool fresh)
 {
@@ -870,6 +871,7 @@ static bool find_link(struct semel_upstream_call *call, bool fresh)
     struct semel_upstream *up = call->up;
     struct link *link = pool_take(up, fresh);
     if (link != NULL) {
+        link->reused = true;
         link->call = call;
         call->link = link;
         gate_reset(link);

@@ -21,7 +21,8 @@
  * An idle connection that its server closes while we send costs an unknown outcome (P94). So a connection is used
  * again only if it was idle for at most SEMEL_UPSTREAM_FRESH_MS (calls that must not fail so), otherwise
  * SEMEL_UPSTREAM_IDLE_MS, and for at most half of what the server's Keep-Alive header allows; the socket is asked for
- * an end just before.
+ * an end when a connection is taken, and again just before the first byte: then the call ends as CLOSED, with nothing
+ * sent.
  *
  * Threads: the loop's alone. No callback is made from within a function of this header. `done` is called exactly once
  * per call, unless it is cancelled; afterwards the call does not exist.

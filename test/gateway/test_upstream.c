@@ -4,6 +4,7 @@
  * is known, and no request is sent twice.
  */
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -703,6 +704,40 @@ static void a_request_is_never_sent_again(void **state)
     assert_int_equal(upstream_seen(&scene.up)->n_links, 1);
 }
 
+static atomic_bool closing;
+
+static bool close_when_released(struct link *link)
+{
+    if (link_sendz(link, OK_EMPTY))
+        link_wait_release(link);
+    shutdown(link->fd, SHUT_RDWR);
+    atomic_store(&closing, true);
+    return false;
+}
+
+static void start_and_let_it_close(void)
+{
+    start_fresh();
+    upstream_release(&scene.up);
+    while (!atomic_load(&closing))
+        poll(NULL, 0, 1);
+}
+
+/* P94: the connection was still open when it was taken. */
+static void a_connection_that_closes_before_the_first_byte_got_nothing(void **state)
+{
+    (void)state;
+    atomic_store(&closing, false);
+    upstream_play(&scene.up, close_when_released);
+    open_client();
+    scene.wanted = 2;
+    scene.at_done = start_and_let_it_close;
+    start_fresh();
+    run();
+    assert_end(SEMEL_UPSTREAM_NOTHING_SENT, SEMEL_UPSTREAM_CLOSED);
+    assert_int_equal(upstream_seen(&scene.up)->n_links, 1);
+}
+
 /* The upstream closes after 30 ms; the next call comes at any moment around that. */
 static void an_idle_close_never_costs_two_requests(void **state)
 {
@@ -724,7 +759,7 @@ static void an_idle_close_never_costs_two_requests(void **state)
         close_client();
         assert_true(upstream_seen(&scene.up)->requests <= before + 2);
     }
-    assert_int_equal(answered + unknown, 12);
+    assert_in_range(answered + unknown, 1, 12); /* the others got nothing */
     assert_true(answered > 0);
     open_client();
 }
@@ -823,6 +858,7 @@ int main(void)
         CASE(an_idle_connection_is_soon_too_old),
         CASE(bytes_behind_an_answer_end_its_connection),
         CASE(a_request_is_never_sent_again),
+        CASE(a_connection_that_closes_before_the_first_byte_got_nothing),
         CASE(an_idle_close_never_costs_two_requests),
         CASE(a_connection_whose_request_lost_its_body_is_not_used_again),
         CASE(a_cancelled_call_has_no_end),
