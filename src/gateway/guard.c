@@ -869,8 +869,8 @@ static void end_again(struct guard *g)
                    "the request was answered, and its answer could not be stored yet; send it again with the same key");
         else
             answer_client(g);
+        resume(g); /* to the client, or to nobody */
     }
-    resume(g); /* to the client, or to nobody */
     if (g->end == SEMEL_KEY_END_COMPLETED && semel__boot_us() >= g->give_up_us) {
         g->end = SEMEL_KEY_END_UNKNOWN;
         g->cause = SEMEL_GATEWAY_UNKNOWN_NOT_STORED;

@@ -4,6 +4,7 @@
  * they are told to. The argument is the store.
  */
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -625,6 +626,62 @@ static void an_answer_that_is_not_stored_before_its_lease_ends_is_unknown(void *
     WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->running) == 0);
     assert_refused(request("POST", "/", "key-00000001", "", "x"), 409, "unknown");
     assert_int_equal(calls(), 1);
+}
+
+static atomic_size_t poured;
+
+static bool pour(struct link *link)
+{
+    static char bytes[4096];
+    int room = sizeof bytes;
+    setsockopt(link->fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    if (!link_wait_release(link) || !link_sendz(link, "HTTP/1.1 404 No\r\nContent-Length: 1073741824\r\n\r\n"))
+        return false;
+    while (link_send(link, bytes, sizeof bytes))
+        atomic_fetch_add(&poured, sizeof bytes);
+    return false;
+}
+
+/* How much of that the gateway has read: the rest is in the sockets of the upstream's port. */
+static size_t drunk(void)
+{
+    char line[512];
+    unsigned from, to;
+    unsigned long out, in, unread = 0;
+    FILE *file = fopen("/proc/net/tcp", "re");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, " %*u: %*x:%x %*x:%x %*x %lx:%lx", &from, &to, &out, &in) == 4 &&
+            (from == up.port || to == up.port))
+            unread += out + in;
+    fclose(file);
+    return atomic_load(&poured) > unread ? atomic_load(&poured) - unread : 0;
+}
+
+/* P51: storing is tried again and again, and nothing more is read of an answer that its client does not take. */
+static void an_answer_that_is_not_stored_yet_waits_for_its_client(void **state)
+{
+    (void)state;
+    const struct semel_gateway_counts *counts = semel__gateway_counts(gateway);
+    atomic_store(&poured, 0);
+    upstream_play(&up, pour);
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
+    upstream_wait_requests(&up, 1);
+    rename_table(false);
+    upstream_release(&up);
+    WAIT_FOR(atomic_load(&counts->unstored) == 1 && atomic_load(&poured) > 0);
+    bool quiet = false;
+    for (int i = 0; i < 8 && !quiet; i++) { /* looks are 10 ms apart, attempts at most a second */
+        size_t before = drunk();
+        uint64_t looks = atomic_load(&counts->looked_at);
+        WAIT_FOR(atomic_load(&counts->looked_at) >= looks + 110);
+        quiet = drunk() <= before + 4096; /* one piece may be half in a socket */
+    }
+    assert_true(quiet);
+    rename_table(true);
+    close(fd);
+    upstream_play(&up, NULL);
 }
 
 /* Bad input: a store without its table. Never unguarded, unless the rule wants it. */
@@ -1555,6 +1612,7 @@ static const struct CMUnitTest tests[] = {
     OPEN(a_stream_of_events_is_stored_when_it_begins),
     OPEN(an_answer_that_cannot_be_stored_is_a_503_and_is_kept),
     ALONE(an_answer_that_is_not_stored_before_its_lease_ends_is_unknown),
+    OPEN(an_answer_that_is_not_stored_yet_waits_for_its_client),
     ALONE(without_its_store_nothing_is_sent_on),
     OPEN(requests_wait_for_the_one_that_runs),
     ALONE(who_has_waited_long_enough_gets_409),
