@@ -237,11 +237,11 @@ static bool hold(struct guard *g, size_t n)
     return true;
 }
 
-static void let_go(struct guard *g)
+static void let_go(struct guard *g, size_t n)
 {
-    g->rule->held -= g->held;
-    atomic_fetch_sub_explicit(&g->guards->counts->held_bytes, (int64_t)g->held, memory_order_relaxed);
-    g->held = 0;
+    g->rule->held -= n;
+    g->held -= n;
+    atomic_fetch_sub_explicit(&g->guards->counts->held_bytes, (int64_t)n, memory_order_relaxed);
 }
 
 static void untime(struct guard *g)
@@ -348,7 +348,7 @@ static void finish(struct guard *g)
         stop_waiting(g);
     if (g->leads)
         settle_waiters(g, NULL);
-    let_go(g);
+    let_go(g, g->held);
     if (g->prev != NULL)
         g->prev->next = g->next;
     else
@@ -407,9 +407,13 @@ static void end_client(struct guard *g)
 static void finish_sent(struct guard *g)
 {
     g->state = GUARD_SENDING;
-    if (g->x == NULL)
+    if (g->x == NULL) {
         finish(g);
-    else if (g->leads)
+        return;
+    }
+    let_go(g, g->body.n); /* the request was answered */
+    semel__buf_done(&g->body);
+    if (g->leads)
         settle_waiters(g, NULL);
 }
 

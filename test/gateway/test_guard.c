@@ -1274,6 +1274,27 @@ static void answers_that_nobody_reads_are_bounded(void **state)
     assert_int_equal(calls(), 1);
 }
 
+/* P87 */
+static void a_request_that_was_answered_is_not_held(void **state)
+{
+    (void)state;
+    static char body[100001];
+    char head[256];
+    const struct semel_gateway_counts *counts = semel__gateway_counts(gateway);
+    upstream_play(&up, send_large);
+    int fd = client_open(&server);
+    snprintf(head, sizeof head,
+             "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: %zu\r\n\r\n", sizeof body);
+    client_sendz(fd, head);
+    client_send(fd, body, sizeof body);
+    upstream_wait_requests(&up, 1);
+    assert_int_equal(atomic_load(&counts->held_bytes), sizeof body);
+    upstream_release(&up);
+    WAIT_FOR(atomic_load(&counts->held_bytes) == LARGE); /* until the client reads */
+    read_large(fd, false);
+    WAIT_FOR(atomic_load(&counts->held_bytes) == 0);
+}
+
 /* P104, P97: over 32 KiB it is digested in another thread; a boundary may differ; malformed multipart is its bytes. */
 static void bodies_of_all_kinds_are_told_apart(void **state)
 {
@@ -1635,6 +1656,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(a_caller_is_checked_before_a_replay),
     ALONE(bodies_are_bounded_as_they_arrive),
     ALONE(answers_that_nobody_reads_are_bounded),
+    OPEN(a_request_that_was_answered_is_not_held),
     OPEN(bodies_of_all_kinds_are_told_apart),
     ALONE(a_reconcile_tells_what_has_become),
     ALONE(not_done_counts_only_after_settle),
