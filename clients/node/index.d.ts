@@ -59,16 +59,17 @@ export class Unavailable extends StoreError {}
 export class Unusable extends StoreError {}
 
 export interface Delivery {
-  /** Of the event. One that cannot be stored makes the message a quarantined one. */
+  /** Of the event. An id or key that cannot be stored makes the message a quarantined one; one of another type is a
+   *  TypeError. */
   id: string | number | bigint | null | undefined;
   /** What came: bytes, text, anything that JSON can write; null is a record without a value. */
   body: unknown;
   headers?: Record<string, unknown>;
   source?: string;
   type?: string;
-  orderKey?: string;
+  orderKey?: string | number | bigint;
   version?: number | bigint | string;
-  businessKey?: string;
+  businessKey?: string | number | bigint;
   time?: Date | string;
   fingerprint?: Uint8Array;
 }
@@ -81,9 +82,9 @@ export class Message implements Delivery {
   headers: Record<string, unknown>;
   source: string;
   type?: string;
-  orderKey?: string;
+  orderKey?: string | number | bigint;
   version?: number | bigint | string;
-  businessKey?: string;
+  businessKey?: string | number | bigint;
   attempt: number;
   consumer: string;
   readonly raw: Buffer;

@@ -20,6 +20,14 @@ const lone = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\ud
 const clean = (value) => String(value).replace(lone, '\ufffd').replace(/\0/g, '\ufffd');
 const storable = (text) => text === clean(text) && text !== '' && Buffer.byteLength(text) <= 255;
 const given = (value) => value !== undefined && value !== null;
+// An id or key as text. One of another type is a mistake of the program: nothing is recorded.
+function textOf(name, value) {
+  if (!given(value)) return null;
+  if (['string', 'number', 'bigint'].includes(typeof value)) return String(value);
+  const type = Object.prototype.toString.call(value).slice(8, -1);
+  const hint = value instanceof Uint8Array ? `; decode it first: ${name}: value.toString()` : '';
+  throw new TypeError(`semel: ${name} is of type ${type}; it must be a string, number or bigint${hint}`);
+}
 const inHex = (value) => (given(value) ? `\\x${Buffer.from(value).toString('hex')}` : null); // as bytea is written
 
 class Message {
@@ -57,7 +65,7 @@ class Message {
   // Those of semel.inbox_begin. The body is always given, so that a failure keeps it. What has an id or a key that
   // cannot be stored has none, and is quarantined.
   arguments() {
-    const id = given(this.id) ? String(this.id) : null;
+    const [id, orderKey, businessKey] = ['id', 'orderKey', 'businessKey'].map((name) => textOf(name, this[name]));
     const version = given(this.version) ? String(this.version) : null;
     const headers = {};
     for (const [name, value] of Object.entries(this.headers || {})) headers[clean(name)] = clean(value);
@@ -65,13 +73,13 @@ class Message {
     if (!given(this.body)) headers.semel_tombstone = 'true';
     const refused = { semel_refused_id: clean(id).slice(0, 255) };
     const all = { source: this.source, raw: inHex(this.raw), message_id: null, headers: refused };
-    if (![id, this.orderKey, this.businessKey].every((text) => !given(text) || storable(text))
+    if (![id, orderKey, businessKey].every((text) => text === null || storable(text))
         || (version !== null && !(/^\d{1,19}$/.test(version) && BigInt(version) < (1n << 63n) - 1n))
         || JSON.stringify(headers).length > 1 << 18) return all;
     return {
       ...all, message_id: id, headers: Object.keys(headers).length > 0 ? headers : null, version,
       type: given(this.type) ? Buffer.from(clean(this.type)).subarray(0, 255).toString().replace(/\ufffd+$/, '') : null,
-      order_key: this.orderKey, business_key: this.businessKey, fingerprint: inHex(this.fingerprint),
+      order_key: orderKey, business_key: businessKey, fingerprint: inHex(this.fingerprint),
       message_time: this.time,
     };
   }

@@ -340,6 +340,33 @@ def test_odd_ids_and_payloads_are_answered_and_kept(desk):
     assert [one["why"] for one in many] == ["no_id", "no_id", "new", "no_id"]
 
 
+NAMES = [("k", "k"), (42, "42"), ({"bigint": str(2 ** 70)}, str(2 ** 70)),
+         ({"uuid": str(uuid.UUID(int=7))}, str(uuid.UUID(int=7)))]
+
+
+# A number is no reason to set a message aside: it runs under its text
+def test_ids_and_keys_that_are_no_text_become_text(desk):
+    for n, (name, text) in enumerate(NAMES):
+        said = desk.deliver({"id": name, "body": "{}", "order_key": name, "business_key": name})
+        assert (said["act"], said["why"]) == ("run", "new"), (name, said)
+        assert (text, text) in desk.rows("message_id, order_key"), name
+        said = desk.deliver({"id": f"m{n}", "body": "{}", "business_key": text})
+        assert said["why"] == "business_duplicate", name
+    assert len(desk.books()) == len(NAMES)
+
+
+# Acknowledged and never run is what nobody would notice
+@pytest.mark.parametrize("member", ["id", "order_key", "business_key"])
+def test_id_or_key_of_a_wrong_type_is_an_error_of_the_program(desk, member):
+    for wrong in [{"base64": base64.b64encode(b"acct-1").decode()}, True, ["a"], {"a": "b"}]:
+        bad = {"id": "m1", "body": "{}", member: wrong}
+        for kind, text in [desk.deliver(bad), desk.deliver({"id": "m2", "body": "{}"}, bad), desk.ask(
+                "put", message=bad)]:
+            assert kind == "TypeError" and member.split("_")[0] in text and "; it must be " in text, (wrong, text)
+    assert desk.books() == [] and desk.rows() == []
+    assert desk.deliver(("m1", {}))["act"] == "run"
+
+
 # ---- the worker -----------------------------------------------------------------------------------------------------
 
 # I26: what failed is run again without a broker

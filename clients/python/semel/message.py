@@ -8,6 +8,8 @@ import json
 from typing import Any, Mapping, Optional, Union
 from uuid import UUID
 
+Name = Union[None, str, int, UUID]
+
 
 class Failure(Exception):
     """Raise one of its kinds in a handler. The text is kept with the message: no secrets in it."""
@@ -45,16 +47,17 @@ class Unusable(StoreError):
 class Message:
     """`id` is that of the event. `body` is what came: bytes, text, anything that JSON can write, or None, which is a
     record without a value (a tombstone of Kafka). An id or key that cannot be stored makes the message a quarantined
-    one: it is kept, and acknowledged."""
+    one: it is kept, and acknowledged. One of another type is a mistake of the program: a TypeError, and nothing is
+    recorded."""
 
-    id: Union[None, str, int, UUID]
+    id: Name
     body: Any
     headers: Optional[Mapping[str, Any]] = None
     source: str = ""
     type: Optional[str] = None
-    order_key: Optional[str] = None
+    order_key: Name = None
     version: Optional[int] = None
-    business_key: Optional[str] = None
+    business_key: Name = None
     time: Any = None
     fingerprint: Optional[bytes] = None
     attempt: int = 0
@@ -82,16 +85,17 @@ class Message:
 
     def arguments(self) -> dict[str, Any]:
         """Those of semel.inbox_begin. The body is always given, so that a failure keeps it."""
-        id_ = None if self.id is None else str(self.id)
+        id_, order_key = text_of("id", self.id), text_of("order_key", self.order_key)
+        business_key = text_of("business_key", self.business_key)
         headers = {clean(name): clean(value) for name, value in (self.headers or {}).items()
                    if name != "semel_tombstone"}
         if self.body is None:
             headers["semel_tombstone"] = "true"
         given = {"source": self.source, "raw": in_hex(self.raw), "message_id": id_, "headers": headers or None,
                  "type": self.type and clean(self.type).encode()[:255].decode("utf-8", "ignore"),
-                 "order_key": self.order_key, "version": self.version, "business_key": self.business_key,
+                 "order_key": order_key, "version": self.version, "business_key": business_key,
                  "fingerprint": in_hex(self.fingerprint), "message_time": self.time and str(self.time)}
-        if all(text is None or storable(text) for text in (id_, self.order_key, self.business_key)) and (
+        if all(text is None or storable(text) for text in (id_, order_key, business_key)) and (
                 self.version is None or 0 <= self.version < (1 << 63) - 1) and len(json.dumps(headers)) <= 1 << 20:
             return given
         return {"source": self.source, "raw": given["raw"], "message_id": None,
@@ -114,6 +118,14 @@ class Answer:
     def acknowledge(self) -> bool:
         """False: the broker must deliver it again, after a pause."""
         return self.act != "later"
+
+
+def text_of(name: str, value: Any) -> Optional[str]:
+    """An id or key as text."""
+    if value is None or (isinstance(value, (str, int, UUID)) and not isinstance(value, bool)):
+        return None if value is None else str(value)
+    hint = f"; decode it first: {name}=value.decode()" if isinstance(value, (bytes, bytearray)) else ""
+    raise TypeError(f"{name} is of type {type(value).__name__}; it must be str, int or UUID{hint}")
 
 
 def storable(text: str) -> bool:

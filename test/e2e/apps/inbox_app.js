@@ -56,8 +56,17 @@ async function bookAll(tx, messages) {
   }
 }
 
-function messageOf({ body, order_key: orderKey, ...fields }) {
-  return { ...fields, orderKey, body: body && body.base64 !== undefined ? Buffer.from(body.base64, 'base64') : body };
+// {"bigint": text} and the like is a value of a type that JSON does not have.
+const TYPES = { base64: (text) => Buffer.from(text, 'base64'), bigint: BigInt, uuid: String };
+function typed(given) {
+  const name = Object.keys(TYPES).find((one) => given && given[one] !== undefined);
+  return name ? TYPES[name](given[name]) : given;
+}
+
+function messageOf(asked) {
+  const { order_key: orderKey, business_key: businessKey, ...fields } = Object.fromEntries(
+    Object.entries(asked).map(([name, given]) => [name, typed(given)]));
+  return { ...fields, orderKey, businessKey };
 }
 
 let running;
@@ -87,11 +96,15 @@ async function perform(asked) {
     return null;
   }
   const client = await pools[db].connect();
-  await client.query('BEGIN');
-  const answer = await inbox.put(client, messageOf(asked.message));
-  await client.query(asked.rollback ? 'ROLLBACK' : 'COMMIT');
-  client.release();
-  return answer;
+  try {
+    await client.query('BEGIN');
+    const answer = await inbox.put(client, messageOf(asked.message));
+    if (!asked.rollback) await client.query('COMMIT');
+    return answer;
+  } finally {
+    await client.query('ROLLBACK');
+    client.release();
+  }
 }
 
 async function main() {

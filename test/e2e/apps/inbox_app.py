@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import uuid
 
 import semel
 
@@ -111,9 +112,19 @@ def plain(handler):
     return handler if DRIVER == "async" else lambda *given: semel.links.now(handler(*given))
 
 
+TYPES = {"base64": base64.b64decode, "bigint": int, "uuid": uuid.UUID}
+
+
+def typed(given):
+    """{"uuid": text} and the like is a value of a type that JSON does not have."""
+    for name, made in TYPES.items():
+        if isinstance(given, dict) and name in given:
+            return made(given[name])
+    return given
+
+
 def message_of(asked):
-    body = asked.pop("body")
-    return semel.Message(body=base64.b64decode(body["base64"]) if isinstance(body, dict) else body, **asked)
+    return semel.Message(**{name: typed(given) for name, given in asked.items()})
 
 
 def shown(answer):
