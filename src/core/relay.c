@@ -1190,15 +1190,17 @@ static void turned(struct round *round)
 }
 
 /* Those that took nothing are tried again later: the longer they held up what goes to others, the later; and all that
- * are down in one call, so that others keep as much with several that hang. */
-static void let_rest(struct semel_relay *relay, int64_t now_us, int64_t rest_us)
+ * are down in one call, so that others keep as much with several that hang. One that was due and had its turn taken by
+ * others stays due: it may work again. */
+static void let_rest(struct round *round, int64_t now_us, int64_t rest_us)
 {
+    struct semel_relay *relay = round->relay;
     for (size_t i = 0; i < relay->n_destinations; i++) {
         struct destination *d = &relay->destinations[i];
         if (d->down && d->sent > 0)
             d->until_us = now_us + semel__backoff_us(relay->options.first_us, relay->options.ceiling_us, ++d->failures,
                                                      relay->rng);
-        if (d->down && d->until_us < now_us + rest_us)
+        if (d->down && (d->sent > 0 || d->until_us > round->steady_us) && d->until_us < now_us + rest_us)
             d->until_us = now_us + rest_us;
     }
 }
@@ -1226,7 +1228,7 @@ static void judge_destinations(struct round *round)
         d->worked_us = down ? d->worked_us : now_us;
         failed |= down;
     }
-    let_rest(relay, now_us, failed && some_work(round, now_us, false) ? REST_TIMES * round->took_us : 0);
+    let_rest(round, now_us, failed && some_work(round, now_us, false) ? REST_TIMES * round->took_us : 0);
 }
 
 /* An event was refused: it is tried again, until it is dead. */

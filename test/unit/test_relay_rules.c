@@ -1355,6 +1355,41 @@ static void destination_that_is_down_is_shown_probed_and_comes_back(void **state
     assert_string_equal(db.peers[0].down, "");
 }
 
+static void hang(void)
+{
+    pass(3 * SECOND);
+}
+
+/* One that hangs pushes back those that rest already, but none whose time has come: it may have recovered. */
+static void destination_that_is_due_stays_due_when_another_hangs(void **state)
+{
+    (void)state;
+    put("b0", "b1", "fine");
+    step_of(0);
+    sink.down = "lost";
+    struct row *discarded = put("a0", "a1", "lost");
+    step_of(0);
+    discarded->there = false;
+    pass(3 * SECOND);
+    sink.down = "stuck";
+    sink.during = hang;
+    put("b0", "b2", "fine");
+    put("c0", "c1", "stuck");
+    step_of(0);
+    sink.during = NULL;
+    put("a0", "a2", "lost");
+    put("d0", "d1", "stuck");
+    step_of(0);
+    assert_string_equal(sink.got, "b1 b2 a2");
+    pass(20 * SECOND); /* nine times as long as it hung, it rests */
+    step_of(0);
+    assert_null(strstr(world.trace, "publish"));
+    sink.down = NULL;
+    pass(40 * SECOND);
+    step_of(0);
+    assert_non_null(strstr(sink.got, "c1"));
+}
+
 /* The sink as a whole fails: the relay waits longer each time, and tells why, once. */
 static void sink_that_cannot_be_used_is_left_alone_for_a_while(void **state)
 {
@@ -1455,6 +1490,7 @@ int main(void)
         ON(what_was_confirmed_is_deleted_before_the_lease_ends_or_is_renewed),
         ON(nothing_is_read_ahead_where_something_could_come_before_it),
         ON(destination_that_is_down_is_shown_probed_and_comes_back),
+        ON(destination_that_is_due_stays_due_when_another_hangs),
         ON(sink_that_cannot_be_used_is_left_alone_for_a_while),
         ON(event_whose_destination_cannot_be_told_now_stops_the_step_and_nothing_else),
         ON(kept_events_are_purged_once_per_minute_or_until_none_are_left),
