@@ -276,16 +276,14 @@ static bool same(const struct sql_value *a, const struct sql_value *b)
     return a->null == b->null && a->number == b->number && a->text.p == b->text.p && a->text.n == b->text.n;
 }
 
-/* Binds what differs from the item that the slot had before: most values of a batch are those of all its items. At
- * first everything is NULL. The first parameter is behind `at` others. */
+/* Binds what differs from the item that the slot had before: most values of a batch are those of all its items, though
+ * a reader may have changed them since. At first everything is NULL. The first parameter is behind `at` others. */
 static int bind_item(sqlite3_stmt *stmt, const struct sql_statement *statement, const struct plan *plan,
                      struct slot *slot, size_t at, const void *once, const void *item)
 {
     int rc = SQLITE_OK;
     for (size_t i = 0; rc == SQLITE_OK && i < statement->n_params; i++) {
         const struct sql_field *field = plan->fields[i];
-        if (slot->used && !plan->of_item[i])
-            continue;
         struct sql_value value = semel__db_value(field, plan->of_item[i] ? item : once, slot->bytes);
         if (slot->used ? !same(&slot->bound[i], &value) : !value.null)
             rc = bind(stmt, (int)(at + i) + 1, semel__db_kind(field->name), &value);

@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "store/migrations.h"
+#include "store/query.h"
 #include "store/records.h"
 #include "store/sqlite_store.h"
 #include "support/world.h"
@@ -583,6 +584,33 @@ static void no_query_scans_the_inbox(void **state)
     check_plans(w);
 }
 
+static int count_row(unsigned event, void *n, void *stmt, void *unused)
+{
+    (void)event, (void)stmt, (void)unused;
+    ++*(size_t *)n;
+    return 0;
+}
+
+/* What the first consumers have given narrows what is asked of the others. */
+static void list_over_many_consumers_reads_little_more_than_it_gives(void **state)
+{
+    struct world *w = *state;
+    struct semel_filter filter = {.states = 1u << SEMEL_STATE_DEAD,
+                                  .received_before_us = SEMEL_NONE,
+                                  .received_after_us = SEMEL_NONE};
+    struct semel_row *rows;
+    size_t n = 0, damaged = 0, seen = 0;
+    sql(w, "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 799) "
+           "INSERT INTO semel_inbox (arrival, consumer, source, message_id, status, attempts, received_at, updated_at) "
+           "SELECT i + 1, printf('c%03d', i / 8), 's', i, 'dead', 1, 1, 1 FROM n");
+    sqlite3_trace_v2(native(w), SQLITE_TRACE_ROW, count_row, &seen);
+    ok(w, semel_query_list(w->store, &filter, SEMEL_NONE, 10, false, &w->arena, &rows, &n, &damaged, &w->err));
+    sqlite3_trace_v2(native(w), 0, NULL, NULL);
+    assert_int_equal(n, 10);
+    assert_int_equal(damaged, 0);
+    assert_in_range(seen, 10, 200); /* 100 names of consumers are among them */
+}
+
 static void codes_mean_what_the_caller_must_do(void **state)
 {
     struct world *w = *state;
@@ -662,6 +690,7 @@ int main(void)
         ON(batch_of_duplicates_writes_nothing_and_what_is_new_behind_it_is_found),
         ON(what_was_there_is_told_apart_in_a_large_batch),
         ON(no_query_scans_the_inbox),
+        ON(list_over_many_consumers_reads_little_more_than_it_gives),
         BARE(codes_mean_what_the_caller_must_do),
         ON(a_message_that_quotes_data_is_not_shown),
     };
