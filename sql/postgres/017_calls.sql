@@ -507,7 +507,7 @@ CREATE FUNCTION semel._many_members(who text) RETURNS jsonb LANGUAGE sql IMMUTAB
         || CASE who WHEN 'inbox_done_many' THEN '{"outcome": ["object", "array", "string", "number", "boolean"]}'::jsonb
                     ELSE '{"type": ["string"], "payload": ["object", "array", "string", "number", "boolean"],
                            "raw": ["string"], "headers": ["object"], "business_key": ["string"],
-                           "order_key": ["string"], "version": ["number"], "fingerprint": ["string"],
+                           "order_key": ["string"], "version": ["number", "string"], "fingerprint": ["string"],
                            "message_time": ["string"], "delivery": ["number"]}'::jsonb END
         || CASE who WHEN 'inbox_fail_many' THEN '{"class": ["string"], "reason": ["string"]}'::jsonb
                     ELSE '{}'::jsonb END
@@ -538,11 +538,17 @@ BEGIN
     END IF;
     SELECT e.place, m.key, m.value, members -> m.key AS kinds INTO bad
     FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (value, place) CROSS JOIN LATERAL jsonb_each(e.value) AS m
-    WHERE jsonb_typeof(m.value) <> 'null' AND (members -> m.key ? jsonb_typeof(m.value)) IS NOT TRUE LIMIT 1;
+    WHERE jsonb_typeof(m.value) <> 'null' AND ((members -> m.key ? jsonb_typeof(m.value)) IS NOT TRUE
+          OR (m.key = 'version' AND jsonb_typeof(m.value) = 'string'
+              AND (m.value #>> '{}' !~ '^[0-9]{1,19}$'
+                   OR lpad(m.value #>> '{}', 19, '0') COLLATE "C" > '9223372036854775806'))) LIMIT 1;
     IF FOUND AND bad.kinds IS NULL THEN
         PERFORM semel._refuse(format('%s: message %s has a member "%s"; the members are %s', who, bad.place,
             semel._show(bad.key, 40),
             (SELECT string_agg(k.k, ', ' ORDER BY k.k) FROM jsonb_object_keys(members) AS k (k))));
+    ELSIF FOUND AND bad.kinds ? jsonb_typeof(bad.value) THEN
+        PERFORM semel._refuse(format('%s: message %s: %s is %s; it must be a whole number from 0 to 2^63-2', who,
+                                     bad.place, bad.key, semel._json_shown(bad.value)));
     ELSIF FOUND THEN
         PERFORM semel._refuse(format('%s: message %s: %s is %s; it must be of type %s', who, bad.place, bad.key,
             semel._json_shown(bad.value),

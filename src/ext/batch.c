@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
-enum member_kind { MEMBER_TEXT, MEMBER_ID, MEMBER_NUMBER, MEMBER_TIME, MEMBER_OBJECT, MEMBER_JSON };
+enum member_kind { MEMBER_TEXT, MEMBER_ID, MEMBER_NUMBER, MEMBER_VERSION, MEMBER_TIME, MEMBER_OBJECT, MEMBER_JSON };
 
 static const struct member {
     const char *name;
@@ -27,7 +27,7 @@ static const struct member {
     {"headers", MEMBER_OBJECT, offsetof(struct ext_one, msg.headers), EXT_FOR_BEGIN | EXT_FOR_FAIL},
     {"business_key", MEMBER_TEXT, offsetof(struct ext_one, msg.business_key), EXT_FOR_BEGIN | EXT_FOR_FAIL},
     {"order_key", MEMBER_TEXT, offsetof(struct ext_one, msg.order_key), EXT_FOR_BEGIN | EXT_FOR_FAIL},
-    {"version", MEMBER_NUMBER, offsetof(struct ext_one, msg.version), EXT_FOR_BEGIN | EXT_FOR_FAIL},
+    {"version", MEMBER_VERSION, offsetof(struct ext_one, msg.version), EXT_FOR_BEGIN | EXT_FOR_FAIL},
     {"fingerprint", MEMBER_TEXT, offsetof(struct ext_one, msg.fingerprint), EXT_FOR_BEGIN | EXT_FOR_FAIL},
     {"message_time", MEMBER_TIME, offsetof(struct ext_one, msg.message_time_us), EXT_FOR_BEGIN | EXT_FOR_FAIL},
     {"delivery", MEMBER_NUMBER, offsetof(struct ext_one, delivery), EXT_FOR_BEGIN | EXT_FOR_FAIL},
@@ -66,6 +66,9 @@ static semel_status read_value(const struct ext_batch *batch, const struct membe
         *text = said;
         return string ? SEMEL_OK : refuse_one(batch, member->name, "must be text", err);
     case MEMBER_NUMBER:
+    case MEMBER_VERSION: /* as text it survives a program whose numbers are doubles */
+        if (string && member->kind == MEMBER_VERSION)
+            value = said;
         return is_number(value, number) && *number >= 0
                    ? SEMEL_OK
                    : refuse_one(batch, member->name, "must be a whole number from 0", err);

@@ -309,6 +309,17 @@ def test_batch_handler_gets_all_of_them_and_each_alone_when_it_fails(desk):
     assert len(desk.books()) == 7
 
 
+def test_batch_goes_by_versions(desk):
+    desk.set('{"order": "version", "first_version": "any"}')
+    versions = {"v1": 7, "v2": 2 ** 62 + 1}
+    said = desk.deliver(*({"id": id_, "body": "{}", "order_key": id_, "version": {"bigint": str(version)}}
+                          for id_, version in versions.items()))
+    assert isinstance(said, list) and [one["act"] for one in said] == ["run", "run"], said
+    assert desk.rows("message_id, version") == [(id_, str(version)) for id_, version in versions.items()]
+    said = desk.deliver(*({"id": f"{id_}b", "body": "{}", "order_key": id_, "version": 6} for id_ in versions))
+    assert [one["why"] for one in said] == ["stale", "stale"]
+
+
 BODIES = [b"", b"\xff\x00\xfe", b"null", b"{", b"[" * 5000, b'{"cents": 1, "cents": 2}', b'{"a": "\\u0000"}', b"1e999",
           '{"sch\u00f6n": "\U0001f4b6"}'.encode(), b"x" * 1_100_000]
 IDS = [None, "", "x" * 256, "nul\0", "\ud800", 5, str(uuid.UUID(int=5)), "\u00fc" * 127, "'; DROP TABLE ledger --", " ",

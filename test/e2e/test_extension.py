@@ -249,6 +249,15 @@ def test_batch_gives_the_answers_of_one_call_after_the_other(db):
     assert {row["why"] for row in told} == {"new", "busy", "no_id", "business_duplicate"}
 
 
+def test_version_of_a_batch_may_be_text(db):
+    for version in (5, 2 ** 63 - 2):
+        for given in (version, str(version)):
+            db.execute("BEGIN IMMEDIATE")
+            many(db, "begin", {"message_id": "a", "order_key": "k", "version": given})
+            assert db.execute("SELECT version FROM semel_inbox").fetchall() == [(version,)]
+            db.execute("ROLLBACK")
+
+
 # I25 P59
 def test_batch_is_ended_by_a_batch_and_cannot_commit_without(db):
     db.execute("BEGIN IMMEDIATE")
@@ -274,7 +283,9 @@ def test_batch_is_ended_by_a_batch_and_cannot_commit_without(db):
     ("[1]", "message 1: it must be an object"), ('[{"message_id": "a"}, null]', "message 2: it must be an object"),
     ('[{"id": "a"}]', 'message 1 has a member "id", which is none'),
     ('[{"message_id": {}}]', "message_id must be text"),
-    ('[{"message_id": "a", "version": "1"}]', "version must be a whole number"),
+    *((json.dumps([{"message_id": "a", "version": wrong}]), "message 1: version must be a whole number")
+      for wrong in ["x", "", "1.5", "-1", " 1", '"1"', str(2 ** 63)]),
+    ('[{"message_id": "a", "delivery": "1"}]', "delivery must be a whole number"),
     ('[{"message_id": "a", "version": 1.5}]', "version must be a whole number"),
     ('[{"message_id": "a", "headers": []}]', "headers must be a JSON object"),
     ('[{"message_id": "a", "message_time": "someday"}]', "message_time must be a time with its zone"),

@@ -293,13 +293,27 @@ def test_batch_locks_no_more_than_a_few_names(db):
     assert ask(db, "SELECT count(*) <= 33 FROM pg_locks WHERE locktype = 'advisory'") == [(True,)]
 
 
+# A number of JavaScript does not hold them all
+def test_version_may_be_text(db):
+    consumer(db, "billing", order="version", first_version="any")
+    for version in (5, 2 ** 63 - 2):
+        for given in (version, str(version)):
+            assert begin_many(db, one("a", order_key="k", version=given), one("b", order_key="l", version=given)) == [
+                ("run", "new"), ("run", "new")]
+            assert ask(db, "SELECT version FROM semel.inbox") == [(version,), (version,)]
+            db.rollback()
+
+
 @pytest.mark.parametrize("messages, text", [
     ("null", "messages is null; it must be a JSON array"), ('{"message_id": "a"}', "messages is an object"),
     ('"a"', 'messages is "a"'), ("[1]", "message 1 is 1; it must be an object"),
     ('[{"message_id": "a"}, null]', "message 2 is null"), ('[["a"]]', "message 1 is a list"),
     ('[{"id": "a"}]', 'message 1 has a member "id"; the members are business_key'),
     ('[{"message_id": {}}]', "message 1: message_id is an object; it must be of type string or number"),
-    ('[{"message_id": "a", "version": "1"}]', 'message 1: version is "1"; it must be of type number'),
+    ('[{"message_id": "a", "version": []}]', "message 1: version is a list; it must be of type number or string"),
+    *((json.dumps([{"message_id": "a"}, {"message_id": "b", "version": wrong}]),
+       f'message 2: version is "{wrong}"; it must be a whole number from 0 to 2^63-2')
+      for wrong in ["x", "", "1.5", "-1", "+1", " 1", "1e3", str(2 ** 63 - 1), str(10 ** 19)]),
     ('[{"message_id": "a", "source": 1}]', "source is 1; it must be of type string"),
     ('[{"message_id": "a", "strict": false}]', 'has a member "strict"'),
     ('[{"message_id": ""}]', "message_id is empty"), ('[{"message_id": "%s"}]' % ("x" * 256), "has 256 bytes"),
