@@ -474,6 +474,17 @@ def test_claim_whose_commit_is_lost_is_read_again(desk, when):
     assert [row[1] for row in desk.rows()] == ["completed"] * 2 and len(desk.calls()) == 2
 
 
+# There is no lease to renew where nothing is to be run
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_claim_of_a_copy_whose_commit_is_lost_is_asked_again(desk, when):
+    desk.set('{"effect": "outside"}')
+    desk.deliver(("m0", {"outcome": 7}), effect="outside")
+    desk.app.wire.when = when
+    said = desk.deliver(("m0", {"outcome": 7}), effect="outside")
+    assert isinstance(said, dict) and (said["act"], said["why"], said["outcome"]) == ("ack", "duplicate", 7), said
+    assert desk.app.wire.when is None and len(desk.calls()) == 1
+
+
 # ---- kills and bad servers ------------------------------------------------------------------------------------------
 
 def test_killed_consumer_leaves_one_effect_and_its_lease_is_recovered(desk):

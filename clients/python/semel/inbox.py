@@ -87,8 +87,7 @@ def begun(row: Any) -> Answer:
 def failed(message: Message, rows: list[Any]) -> Answer:
     if message.token is not None:
         return Answer("ack", "retry" if rows[0][0] else "fenced", message.attempt)
-    act, why, status, due_at = rows[0]
-    return Answer(act, why, message.attempt, None, status, due_at)
+    return Answer(*rows[0][:2], message.attempt, None, *rows[0][2:])
 
 
 class AsyncInbox:
@@ -147,8 +146,8 @@ class AsyncInbox:
                     rows = [r for r in rows if (await link.run(*self.renewal(r[0])))[0][0]] or await link.run(*asked)
                 break
             except Exception as error:  # pylint: disable=broad-except
-                if await self.again(link, error, n) == "again" or not tokens:
-                    rows = []
+                lost = await self.again(link, error, n) == "lost"
+                rows = [row for row in rows if lost and tokens and row[0] is not None]
         return rows
 
     def renewal(self, token: Any) -> Call:
