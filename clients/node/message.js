@@ -21,12 +21,11 @@ const clean = (value) => String(value).replace(lone, '\ufffd').replace(/\0/g, '\
 const storable = (text) => text === clean(text) && text !== '' && Buffer.byteLength(text) <= 255;
 const given = (value) => value !== undefined && value !== null;
 // An id or key as text. One of another type is a mistake of the program: nothing is recorded.
-function textOf(name, value) {
+function asText(name, value) {
   if (!given(value)) return null;
   if (['string', 'number', 'bigint'].includes(typeof value)) return String(value);
   const type = Object.prototype.toString.call(value).slice(8, -1);
-  const hint = value instanceof Uint8Array ? `; decode it first: ${name}: value.toString()` : '';
-  throw new TypeError(`semel: ${name} is of type ${type}; it must be a string, number or bigint${hint}`);
+  throw new TypeError(`semel: ${name} is of type ${type}; it must be a string, number or bigint (decode bytes first)`);
 }
 const inHex = (value) => (given(value) ? `\\x${Buffer.from(value).toString('hex')}` : null); // as bytea is written
 
@@ -65,10 +64,9 @@ class Message {
   // Those of semel.inbox_begin. The body is always given, so that a failure keeps it. What has an id or a key that
   // cannot be stored has none, and is quarantined.
   arguments() {
-    const [id, orderKey, businessKey] = ['id', 'orderKey', 'businessKey'].map((name) => textOf(name, this[name]));
+    const [id, orderKey, businessKey] = ['id', 'orderKey', 'businessKey'].map((name) => asText(name, this[name]));
     const version = given(this.version) ? String(this.version) : null;
-    const headers = {};
-    for (const [name, value] of Object.entries(this.headers || {})) headers[clean(name)] = clean(value);
+    const headers = Object.fromEntries(Object.entries(this.headers || {}).map((pair) => pair.map(clean)));
     delete headers.semel_tombstone;
     if (!given(this.body)) headers.semel_tombstone = 'true';
     const refused = { semel_refused_id: clean(id).slice(0, 255) };
@@ -79,8 +77,7 @@ class Message {
     return {
       ...all, message_id: id, headers: Object.keys(headers).length > 0 ? headers : null, version,
       type: given(this.type) ? Buffer.from(clean(this.type)).subarray(0, 255).toString().replace(/\ufffd+$/, '') : null,
-      order_key: orderKey, business_key: businessKey, fingerprint: inHex(this.fingerprint),
-      message_time: this.time,
+      order_key: orderKey, business_key: businessKey, fingerprint: inHex(this.fingerprint), message_time: this.time,
     };
   }
 }

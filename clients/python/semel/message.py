@@ -8,8 +8,6 @@ import json
 from typing import Any, Mapping, Optional, Union
 from uuid import UUID
 
-Name = Union[None, str, int, UUID]
-
 
 class Failure(Exception):
     """Raise one of its kinds in a handler. The text is kept with the message: no secrets in it."""
@@ -50,14 +48,14 @@ class Message:
     one: it is kept, and acknowledged. One of another type is a mistake of the program: a TypeError, and nothing is
     recorded."""
 
-    id: Name
+    id: Union[None, str, int, UUID]
     body: Any
     headers: Optional[Mapping[str, Any]] = None
     source: str = ""
     type: Optional[str] = None
-    order_key: Name = None
+    order_key: Union[None, str, int, UUID] = None
     version: Optional[int] = None
-    business_key: Name = None
+    business_key: Union[None, str, int, UUID] = None
     time: Any = None
     fingerprint: Optional[bytes] = None
     attempt: int = 0
@@ -85,21 +83,19 @@ class Message:
 
     def arguments(self) -> dict[str, Any]:
         """Those of semel.inbox_begin. The body is always given, so that a failure keeps it."""
-        id_, order_key = text_of("id", self.id), text_of("order_key", self.order_key)
-        business_key = text_of("business_key", self.business_key)
-        headers = {clean(name): clean(value) for name, value in (self.headers or {}).items()
-                   if name != "semel_tombstone"}
+        names = [text_of(name, getattr(self, name)) for name in ("id", "order_key", "business_key")]
+        headers = {clean(k): clean(v) for k, v in (self.headers or {}).items() if k != "semel_tombstone"}
         if self.body is None:
             headers["semel_tombstone"] = "true"
-        given = {"source": self.source, "raw": in_hex(self.raw), "message_id": id_, "headers": headers or None,
+        given = {"source": self.source, "raw": in_hex(self.raw), "message_id": names[0], "headers": headers or None,
                  "type": self.type and clean(self.type).encode()[:255].decode("utf-8", "ignore"),
-                 "order_key": order_key, "version": self.version, "business_key": business_key,
+                 "order_key": names[1], "version": self.version, "business_key": names[2],
                  "fingerprint": in_hex(self.fingerprint), "message_time": self.time and str(self.time)}
-        if all(text is None or storable(text) for text in (id_, order_key, business_key)) and (
+        if all(text is None or (clean(text) == text and 1 <= len(text.encode()) <= 255) for text in names) and (
                 self.version is None or 0 <= self.version < (1 << 63) - 1) and len(json.dumps(headers)) <= 1 << 20:
             return given
         return {"source": self.source, "raw": given["raw"], "message_id": None,
-                "headers": {"semel_refused_id": clean(id_)[:255]}}
+                "headers": {"semel_refused_id": clean(names[0])[:255]}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,12 +120,7 @@ def text_of(name: str, value: Any) -> Optional[str]:
     """An id or key as text."""
     if value is None or (isinstance(value, (str, int, UUID)) and not isinstance(value, bool)):
         return None if value is None else str(value)
-    hint = f"; decode it first: {name}=value.decode()" if isinstance(value, (bytes, bytearray)) else ""
-    raise TypeError(f"{name} is of type {type(value).__name__}; it must be str, int or UUID{hint}")
-
-
-def storable(text: str) -> bool:
-    return clean(text) == text and 1 <= len(text.encode()) <= 255
+    raise TypeError(f"{name} is of type {type(value).__name__}; it must be str, int or UUID (decode bytes first)")
 
 
 def in_hex(value: Optional[bytes]) -> Optional[str]:
