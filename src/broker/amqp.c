@@ -850,14 +850,17 @@ static struct amqp *self(struct semel_broker *broker)
 
 /* ---- the end of a connection -------------------------------------------------------------------------- */
 
+/* A server that allows no second channel answers the question by closing the connection, so it is not asked again at
+ * once. */
 static void disconnect(struct amqp *amqp, bool in_peace)
 {
     semel__amqp_link_close(&amqp->reader, in_peace);
     semel__amqp_window_end(&amqp->window);
     semel__amqp_build_drop(&amqp->build);
     amqp->again_us = SEMEL_NONE;
-    amqp->asking = false;
-    amqp->ask_us = 0;
+    if (amqp->unanswered)
+        amqp->ask_us = semel__steady_us() + REFUSED_US;
+    amqp->asking = amqp->unanswered = false;
     amqp->ready = -1;
 }
 
@@ -1002,6 +1005,17 @@ static semel_status ready(struct amqp *amqp, struct semel_error *err)
 
 /* ---- giving back -------------------------------------------------------------------------------------- */
 
+static semel_status take_answer(struct amqp *amqp, const amqp_method_t *method, struct semel_error *err);
+
+/* A frame of the connection or of the questions. */
+static semel_status take_aside(struct amqp *amqp, const amqp_frame_t *frame, struct semel_error *err)
+{
+    if (frame->frame_type != AMQP_FRAME_METHOD || frame->channel == AMQP_CHANNEL)
+        return SEMEL_OK;
+    return frame->channel == AMQP_ASKING ? take_answer(amqp, &frame->payload.method, err)
+                                         : semel__amqp_link_method(&amqp->reader, &frame->payload.method, err);
+}
+
 /* Frames that the library has queued of the closed channel are dropped; others are handled. */
 static semel_status forget_frames(struct amqp *amqp, struct semel_error *err)
 {
@@ -1011,8 +1025,8 @@ static semel_status forget_frames(struct amqp *amqp, struct semel_error *err)
         amqp_frame_t frame;
         bool got;
         status = semel__amqp_receive(&amqp->reader, 0, &frame, &got, err);
-        if (status == SEMEL_OK && got && frame.channel == 0 && frame.frame_type == AMQP_FRAME_METHOD)
-            status = semel__amqp_link_method(&amqp->reader, &frame.payload.method, err);
+        if (status == SEMEL_OK && got)
+            status = take_aside(amqp, &frame, err);
     }
     return status;
 }
@@ -1054,6 +1068,13 @@ static semel_status requeue_due(struct amqp *amqp, struct semel_error *err)
 
 /* ---- how much the queue has --------------------------------------------------------------------------- */
 
+static bool may_ask(struct amqp *amqp)
+{
+    const int channels = amqp_get_channel_max(amqp->reader.conn); /* 0: any number */
+
+    return amqp->asks && (channels == 0 || channels >= AMQP_ASKING);
+}
+
 /* Sends the question; its answer comes among the frames. What was refused before is asked on a new channel. */
 static semel_status ask_queue(struct amqp *amqp, struct semel_error *err)
 {
@@ -1064,9 +1085,10 @@ static semel_status ask_queue(struct amqp *amqp, struct semel_error *err)
                                      .arguments = amqp_empty_table};
     semel_status status = SEMEL_OK;
 
-    if (!amqp->asks || now_us < amqp->ask_us)
+    if (now_us < amqp->ask_us || !may_ask(amqp))
         return SEMEL_OK;
     amqp->ask_us = now_us + ASK_US;
+    amqp->unanswered = true;
     if (!amqp->asking)
         status = semel__amqp_send(&amqp->reader, AMQP_ASKING, AMQP_CHANNEL_OPEN_METHOD, &open, err);
     amqp->asking = true;
@@ -1078,11 +1100,13 @@ static semel_status take_answer(struct amqp *amqp, const amqp_method_t *method, 
 {
     amqp_channel_close_ok_t ok = {0};
 
-    if (method->id == AMQP_QUEUE_DECLARE_OK_METHOD)
+    if (method->id == AMQP_QUEUE_DECLARE_OK_METHOD) {
+        amqp->unanswered = false;
         amqp->ready = ((const amqp_queue_declare_ok_t *)method->decoded)->message_count;
+    }
     if (method->id != AMQP_CHANNEL_CLOSE_METHOD)
         return SEMEL_OK;
-    amqp->asking = false;
+    amqp->asking = amqp->unanswered = false;
     amqp->ready = -1;
     amqp->ask_us = semel__steady_us() + REFUSED_US;
     return semel__amqp_send(&amqp->reader, AMQP_ASKING, AMQP_CHANNEL_CLOSE_OK_METHOD, &ok, err);
@@ -1123,13 +1147,9 @@ static semel_status take_frame(struct amqp *amqp, int64_t wait_us, bool *ret_got
 
     if (status != SEMEL_OK || !*ret_got)
         return status;
-    if (frame.channel == 0)
-        return frame.frame_type == AMQP_FRAME_METHOD
-                   ? semel__amqp_link_method(&amqp->reader, &frame.payload.method, err)
-                   : SEMEL_OK;
-    if (frame.channel == AMQP_ASKING && frame.frame_type == AMQP_FRAME_METHOD)
-        return take_answer(amqp, &frame.payload.method, err);
-    if (frame.channel != AMQP_CHANNEL || amqp->window.epoch == 0)
+    if (frame.channel != AMQP_CHANNEL)
+        return take_aside(amqp, &frame, err);
+    if (amqp->window.epoch == 0)
         return SEMEL_OK;
     if (frame.frame_type == AMQP_FRAME_METHOD)
         return take_method(amqp, &frame.payload.method, err);

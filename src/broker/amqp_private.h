@@ -168,10 +168,11 @@ struct amqp {
     int64_t beat_us;          /* while a message waits here: the next heartbeat */
     struct semel_error error; /* why it is not connected */
 
-    bool asks;      /* somebody wants to know what the queue has */
-    bool asking;    /* the channel of the questions is open */
-    int64_t ask_us; /* not before then */
-    int64_t ready;  /* what the last answer said; -1: there is none */
+    bool asks;       /* somebody wants to know what the queue has */
+    bool asking;     /* the channel of the questions is open */
+    bool unanswered; /* a question is on its way */
+    int64_t ask_us;  /* not before then */
+    int64_t ready;   /* what the last answer said; -1: there is none */
 
     struct amqp_link sender;
     uint64_t published;         /* messages, on the sender's channel */

@@ -11,6 +11,7 @@ program `rabbit_tool` (test/rabbit/tool.c). Import the fixture `rabbit` (a serve
 
 A certificate of the authority is a user's who has its common name (EXTERNAL), and nobody needs one.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -155,6 +156,19 @@ class Server:
     def restart(self, how=signal.SIGTERM):
         self.stop(how)
         self.start()
+
+    @contextlib.contextmanager
+    def with_settings(self, more):
+        """Restarts it with more lines in its rabbitmq.conf, and afterwards without them."""
+        file = self.dir / "rabbitmq.conf"
+        before = file.read_text()
+        try:
+            file.write_text(before + more)
+            self.restart()
+            yield
+        finally:
+            file.write_text(before)
+            self.restart()
 
     def done(self):
         for process in (self.process, self.epmd):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import scenes
+from daemon import Daemon
 from pg import pg_server  # noqa: F401
 from rabbit import rabbit  # noqa: F401
 from scenes import books  # noqa: F401
@@ -12,7 +13,7 @@ from scenes import books  # noqa: F401
 
 class Queue(scenes.Source):
     """A queue of the server; ordered where it has a single active consumer."""
-    made = 0
+    made, user = 0, ""
 
     def __init__(self, server, kind="classic", single_active=False):
         Queue.made += 1
@@ -20,7 +21,7 @@ class Queue(scenes.Source):
         server.queue(self.name, kind, single_active)
 
     def settings(self):
-        return {"amqp": f"amqp://127.0.0.1:{self.server.port}", "queue": self.name, "prefetch": 300,
+        return {"amqp": f"amqp://{self.user}127.0.0.1:{self.server.port}", "queue": self.name, "prefetch": 300,
                 "single_active": self.single_active, "heartbeat": "2s"}
 
     def send(self, messages):
@@ -90,6 +91,41 @@ def test_a_process_stopped_past_its_lease_is_refused(tmp_path, books, queue, ide
 def test_what_the_queue_still_has_is_reported(tmp_path, books, queue):
     scenes.short_on(books)
     scenes.lag(tmp_path, books, queue)
+
+
+def drain_in_two_parts(tmp_path, books, queue, between):
+    """Gives what the server has refused."""
+    items = scenes.messages(100)
+    queue.send(items[:50])
+    with Daemon(tmp_path, scenes.settings(books, queue)) as daemon:
+        daemon.ready()
+        daemon.metric("semel_source_lag_messages")
+        scenes.expect_exact(books, items[:50], daemon)
+        between(daemon)
+        queue.send(items[50:])
+        scenes.expect_exact(books, items, daemon)
+    assert queue.server.length(queue.name) == 0
+    return [line for line in daemon.lines() if "NOT_ALLOWED" in str(line)]
+
+
+# P31: the question how much the queue has needs a second channel
+def test_a_user_who_may_have_one_channel_drains_his_queue(tmp_path, books, queue):
+    scenes.short_on(books, "sqlite")
+    file = queue.server.dir / "narrow.json"
+    file.write_text(json.dumps({
+        "users": [{"name": "narrow", "password": "narrow", "tags": "", "limits": {"max-channels": 1}}],
+        "permissions": [{"user": "narrow", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}))
+    queue.user = "narrow:narrow@"
+    with queue.server.with_settings(f"load_definitions = {file}\n"):
+        refused = drain_in_two_parts(tmp_path, books, queue, lambda daemon: daemon.until(
+            lambda: "NOT_ALLOWED" in daemon.log(), "the server refuses the second channel"))
+    assert len(refused) == 1, refused
+
+
+def test_a_server_that_allows_one_channel_is_not_asked_for_another(tmp_path, books, queue):
+    scenes.short_on(books, "sqlite")
+    with queue.server.with_settings("channel_max = 1\n"):
+        assert drain_in_two_parts(tmp_path, books, queue, lambda daemon: None) == []
 
 
 def test_killed_around_its_calls_no_key_is_called_twice(tmp_path, books, queue):
