@@ -97,7 +97,7 @@ def drain_in_two_parts(tmp_path, books, queue, between):
     """Gives what the server has refused."""
     items = scenes.messages(100)
     queue.send(items[:50])
-    with Daemon(tmp_path, scenes.settings(books, queue)) as daemon:
+    with Daemon(tmp_path, scenes.settings(books, queue), {"PASSWORD": "narrow"}) as daemon:
         daemon.ready()
         daemon.metric("semel_source_lag_messages")
         scenes.expect_exact(books, items[:50], daemon)
@@ -115,7 +115,7 @@ def test_a_user_who_may_have_one_channel_drains_his_queue(tmp_path, books, queue
     file.write_text(json.dumps({
         "users": [{"name": "narrow", "password": "narrow", "tags": "", "limits": {"max-channels": 1}}],
         "permissions": [{"user": "narrow", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}))
-    queue.user = "narrow:narrow@"
+    queue.user = "narrow:${PASSWORD}@"
     with queue.server.with_settings(f"load_definitions = {file}\n"):
         refused = drain_in_two_parts(tmp_path, books, queue, lambda daemon: daemon.until(
             lambda: "NOT_ALLOWED" in daemon.log(), "the server refuses the second channel"))
