@@ -64,8 +64,8 @@ struct semel_amqp_view {
 };
 void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret);
 /* Messages that the queue has ready, and ours without an answer; -1: not known. From the first call on poll asks the
- * server every 15 s, over a channel of its own: an answer that is a refusal, or does not come, harms nothing. Nor does a
- * server that allows one channel: it is not asked, or ends the connection once per five minutes. */
+ * server every 15 s, over a channel of its own: an answer that is a refusal, or does not come, harms nothing. A server
+ * that allows one channel is not asked, or ends the connection once per five minutes. */
 int64_t semel__amqp_behind(struct semel_broker *broker);
 
 struct semel_amqp_answer {

@@ -283,7 +283,7 @@ static semel_status refuse_taken(const struct work *work, const struct item *ite
     return SEMEL_OK;
 }
 
-/* A row that waits, and that nobody has retried, has only been woken: by the end of what it waited for, which may be the
+/* A row that waits, and that nobody has retried, has only been woken: by the end of what it waited for, such as the
  * discard before this one. */
 static bool touched(const struct semel_row *seen, const struct semel_row *row, enum semel_command_kind kind)
 {
@@ -548,8 +548,8 @@ static semel_status write_lines(struct correcting *k, int64_t now_us, struct sem
     return status == SEMEL_OK ? semel_store_audit(store, &k->line, 1, now_us, err) : status;
 }
 
-/* The copy must have been stored, and wait for its run, with nobody before it that stood behind the message: else all of
- * it is undone. */
+/* The copy must have been stored, and wait for its run, with nobody before it that stood behind the message: else
+ * all of it is undone. */
 static semel_status check_copy(const struct correcting *k, struct semel_error *err)
 {
     const struct item *item = k->copy.items[0], *original = &k->c.items[0];

@@ -30,7 +30,6 @@
 #define WORKS_US (10 * SECOND_US) /* so long after a success another destination counts as working */
 #define WAITING_MAX 100           /* events of one aggregate that wait in the outbox behind the one that is sent */
 #define ASIDE_MAX 500             /* events from aside per step */
-#define POSTPONE_US SECOND_US
 #define REST_TIMES 9 /* what it took, rests a destination that hangs: others keep nine tenths of the time */
 #define LOSSES_MAX 2
 #define PEERS_MAX 1000
@@ -895,7 +894,7 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
         (!relay->runs || a->waiting > 0 || !semel__str_eq(a->destination, name) || d == NULL || d->down)) {
         if (++a->waiting > waiting_max(relay, event->shard) && (d == NULL || !d->down)) {
             a->stop = true;
-            move_aside(round, event, SEMEL_EVENT_WAITING, 0, round->now_us + POSTPONE_US, why);
+            move_aside(round, event, SEMEL_EVENT_WAITING, 0, round->now_us + SECOND_US, why);
         }
         return SEMEL_OK;
     }
@@ -939,7 +938,7 @@ static semel_status plan_aside(struct round *round, struct semel_relay_event *ev
     struct destination *d = NULL;
     struct semel_error bad = {0};
     if (!may_go_from_aside(round, event)) {
-        look_later(round, event, round->now_us + POSTPONE_US);
+        look_later(round, event, round->now_us + SECOND_US);
         return SEMEL_OK;
     }
     semel_status status = find_destination(round, event, &name, &d, &bad);
@@ -952,7 +951,7 @@ static semel_status plan_aside(struct round *round, struct semel_relay_event *ev
         return status;
     }
     if (d == NULL || (d->down && !may_probe(d, round->steady_us))) {
-        look_later(round, event, d != NULL ? store_now(relay, d->until_us) : round->now_us + POSTPONE_US);
+        look_later(round, event, d != NULL ? store_now(relay, d->until_us) : round->now_us + SECOND_US);
         return SEMEL_OK;
     }
     add_send(round, event, d, name, true);
@@ -1190,17 +1189,15 @@ static void turned(struct round *round)
 }
 
 /* Those that took nothing are tried again later: the longer they held up what goes to others, the later; and all that
- * are down in one call, so that others keep as much with several that hang. One that was due and had its turn taken by
- * others stays due: it may work again. */
-static void let_rest(struct round *round, int64_t now_us, int64_t rest_us)
+ * are down in one call. One that was due and had no turn stays due: it may work again. */
+static void let_rest(struct semel_relay *relay, int64_t began_us, int64_t now_us, int64_t rest_us)
 {
-    struct semel_relay *relay = round->relay;
     for (size_t i = 0; i < relay->n_destinations; i++) {
         struct destination *d = &relay->destinations[i];
         if (d->down && d->sent > 0)
             d->until_us = now_us + semel__backoff_us(relay->options.first_us, relay->options.ceiling_us, ++d->failures,
                                                      relay->rng);
-        if (d->down && (d->sent > 0 || d->until_us > round->steady_us) && d->until_us < now_us + rest_us)
+        if (d->down && (d->sent > 0 || d->until_us > began_us) && d->until_us < now_us + rest_us)
             d->until_us = now_us + rest_us;
     }
 }
@@ -1228,7 +1225,8 @@ static void judge_destinations(struct round *round)
         d->worked_us = down ? d->worked_us : now_us;
         failed |= down;
     }
-    let_rest(round, now_us, failed && some_work(round, now_us, false) ? REST_TIMES * round->took_us : 0);
+    let_rest(relay, round->steady_us, now_us,
+             failed && some_work(round, now_us, false) ? REST_TIMES * round->took_us : 0);
 }
 
 /* An event was refused: it is tried again, until it is dead. */

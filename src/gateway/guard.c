@@ -218,11 +218,7 @@ static void refuse_store(struct guard *g)
     refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, "the store of the keys is not available; nothing was sent on");
 }
 
-static void refuse_late(struct guard *g)
-{
-    refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, "the lease of the key ended before the request was sent on");
-}
-
+static const char too_late[] = "the lease of the key ended before the request was sent on";
 static const char too_many_answers[] = "too many bytes of answers like this one are in memory";
 
 /* ==== memory and time ============================================================================ */
@@ -767,8 +763,9 @@ static void refuse_failed(struct guard *g)
     struct semel_http_exchange *x = g->x;
     char detail[256];
     int status = late[g->fate.cause] ? 504 : 502;
-    if (g->fate.fate == SEMEL_UPSTREAM_NOTHING_SENT && g->fate.cause == SEMEL_UPSTREAM_STOPPED && !g->guards->gave_up) {
-        refuse_late(g);
+    bool stopped = g->fate.fate == SEMEL_UPSTREAM_NOTHING_SENT && g->fate.cause == SEMEL_UPSTREAM_STOPPED;
+    if (stopped && !g->guards->gave_up) {
+        refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, too_late);
         return;
     }
     snprintf(detail, sizeof detail, "no answer from the server behind the gateway: %s (%s)",
@@ -925,10 +922,10 @@ static void on_ended(struct guard *g)
     g->unstored = false;
     g->holds = false;
     bool finished = !applied && g->job.row.status == SEMEL_STATE_COMPLETED && g->job.row.token == g->token;
+    bool lost = g->end != SEMEL_KEY_END_COMPLETED && g->call == NULL && !g->begun;
     if (applied)
         count_end(g);
-    if (finished && g->end != SEMEL_KEY_END_COMPLETED && g->call == NULL &&
-        !g->begun) { /* the upstream has finished it, and its answer was lost (A9) */
+    if (finished && lost) { /* the upstream has finished it, and its answer was lost (A9) */
         g->job.claim.why = SEMEL_STR("completed");
         replay_row(g);
         return;
@@ -986,7 +983,7 @@ static void run(struct guard *g)
         call(g);
         return;
     }
-    refuse_late(g);
+    refuse(g, SEMEL_GATEWAY_REFUSED_NOT_STORED, 1, too_late);
     release(g, g->token);
 }
 

@@ -186,6 +186,7 @@ def test_relays_that_are_killed_and_stopped_lose_nothing_and_keep_the_order(tmp_
         if daemon.running():
             daemon.kill()
     with Daemon(tmp_path, outbox.settings(), name="last") as daemon:
+        daemon.ready()  # before that, SIGTERM ends it at once
         daemon.until(lambda: outbox.left() == 0, "all events are published", 120)
     print("published again:", outbox.check(committed))
 

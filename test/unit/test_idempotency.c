@@ -25,10 +25,8 @@ static void keys_are_8_to_255_characters_of_printable_ascii(void **state)
         assert_int_equal(status, n >= 8 && n <= 255 ? SEMEL_OK : SEMEL_INVALID);
     }
     assert_string_equal(err.text, "key has 256 characters; it must have 8 to 255");
-    const char *bad[] = {"line\nbreak",
-                         "del\x7f"
-                         "ete-it",
-                         "schl\xc3\xbcssel", "tab\tulator", "\x1f\x1f\x1f\x1f\x1f\x1f\x1f\x1f"};
+    const char *bad[] = {"line\nbreak", "delete\x7f it", "schl\xc3\xbcssel", "tab\tulator",
+                         "\x1f\x1f\x1f\x1f\x1f\x1f\x1f\x1f"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(check(bad[i], &time, &err), SEMEL_INVALID);
         assert_string_equal(err.text, "key has a character that is not printable ASCII");
