@@ -174,7 +174,7 @@ static int up(void **state, int (*engine_up)(void **state))
     int rc = engine_up(state);
     struct engine *e = *state;
 
-    journal = (struct journal){.broker = {&journal_ops}, .e = e};
+    journal = (struct journal){.broker = {.ops = &journal_ops}, .e = e};
     start(e);
     assert_ok(e, assign(e));
     forget(e);

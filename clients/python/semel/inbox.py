@@ -87,7 +87,7 @@ def begun(row: Any) -> Answer:
 def failed(message: Message, rows: list[Any]) -> Answer:
     if message.token is not None:
         return Answer("ack", "retry" if rows[0][0] else "fenced", message.attempt)
-    return Answer(*rows[0][:2], message.attempt, None, *rows[0][2:])
+    return Answer(rows[0][0], rows[0][1], message.attempt, None, rows[0][2], rows[0][3])
 
 
 class AsyncInbox:
