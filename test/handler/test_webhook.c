@@ -79,7 +79,7 @@ static struct semel_str key_of(struct semel_arena *arena)
     struct semel_str key;
 
     semel__arena_init(arena, 4096);
-    assert_int_equal(semel__base64_read(semel__str(SECRET + 6), arena, &key), SEMEL_BASE64_OK);
+    assert_int_equal(semel__base64_read(semel__str(&SECRET[6]), arena, &key), SEMEL_BASE64_OK);
     return key;
 }
 

@@ -35,7 +35,7 @@ static int up(void **state)
 {
     (void)state;
     fine = true;
-    served = (struct served){.view = {&fine, say_no, say_no, say_routes, NULL}};
+    served = (struct served){.view = {.ctx = &fine, .alive = say_no, .ready = say_no, .routes = say_routes}};
     assert_int_equal(served_open(&served, SERVED_ROUTES), SEMEL_OK);
     served_start(&served);
     return 0;
