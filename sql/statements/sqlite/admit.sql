@@ -35,13 +35,12 @@ received_at, updated_at, processed_at, due_at, lease_owner, lease_until, lease_t
 position, traceparent, kept, headers, payload
 
 -- name: inbox_final
--- Without headers and payload, unless they are damaged: the caller must see that.
+-- Without the payload, unless it is damaged: the caller must see that.
 -- table: semel_inbox
 -- gives: {final_row}
 SELECT arrival, status, attempts, attempts_before, retries, alone, fingerprint, type, order_key, version, message_time,
     received_at, updated_at, processed_at, due_at, lease_owner, lease_until, lease_token, error_class, error_text,
-    outcome, position, traceparent, payload IS NOT NULL AS kept,
-    CASE WHEN typeof(headers) <> 'text' THEN headers END AS headers,
+    outcome, position, traceparent, payload IS NOT NULL AS kept, headers,
     CASE WHEN typeof(payload) <> 'blob' THEN payload END AS payload
 FROM main.semel_inbox WHERE {this} AND {final}
 
