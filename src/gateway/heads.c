@@ -226,7 +226,7 @@ static bool is_header(struct semel_str name, struct semel_str value)
         if (!semel__http_tchar(name.p[i]))
             return false;
     for (size_t i = 0; i < value.n; i++)
-        if ((unsigned char)value.p[i] < ' ' || value.p[i] == 0x7F)
+        if (((unsigned char)value.p[i] < ' ' && value.p[i] != '\t') || value.p[i] == 0x7F)
             return false;
     return name.n > 0;
 }
