@@ -539,14 +539,11 @@ static semel_status fill_page(struct listing *l, struct making *m, size_t before
 /* In the order of arrival, page by page, so that memory has to hold only one. */
 static semel_status fill_all(struct listing *l, struct making *m, size_t max, struct semel_error *err)
 {
-    struct semel_arena arena;
     semel_status status = SEMEL_OK;
     size_t n = 0;
-    semel__arena_init(&arena, INT32_MAX);
-    l->arena = &arena;
     for (bool more = true; status == SEMEL_OK && more;) {
         const size_t page = max - n < SELECT_PAGE ? max - n + 1 : SELECT_PAGE;
-        semel__arena_reset(&arena);
+        semel__arena_reset(l->arena);
         l->items.n = 0;
         status = find_all(l, page, err);
         more = l->items.n == page;
@@ -562,7 +559,6 @@ static semel_status fill_all(struct listing *l, struct making *m, size_t max, st
         n += l->items.n;
     }
     m->selection.n = (int64_t)n;
-    semel__arena_done(&arena);
     return status;
 }
 
@@ -571,14 +567,18 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
 {
     struct listing l = {.items = {.size = sizeof(struct chosen)}, .fill = fill_chosen};
     struct making m = {.selection = *selection, .now_us = now_us};
+    struct semel_arena arena;
     assert(store->in_tx && max > 0);
     m.selection.number = 0;
     semel_status status = check_selection(selection, err);
     if (status != SEMEL_OK)
         return status;
     status = start(&l, store, filter, "writing down a selection", err);
+    semel__arena_init(&arena, INT32_MAX);
+    l.arena = &arena;
     if (status == SEMEL_OK)
         status = fill_all(&l, &m, max, err);
+    semel__arena_done(&arena);
     semel__free(l.items.items);
     end(&l);
     if (status != SEMEL_OK)
