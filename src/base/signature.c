@@ -438,8 +438,9 @@ static size_t cut_content(const struct checking *c, struct semel_str parts[SEMEL
         if (length > 0) {
             parts[n++] = (struct semel_str){rest.p, length};
         } else {
-            while (rest.n < named[k].name.n || memcmp(rest.p, named[k].name.p, named[k].name.n) != 0)
-                k++; /* the settings have no other brace */
+            while (k < 3 && (rest.n < named[k].name.n || memcmp(rest.p, named[k].name.p, named[k].name.n) != 0))
+                k++;
+            assert(k < 3); /* the settings have no other brace */
             length = named[k].name.n;
             parts[n++] = named[k].value;
         }

@@ -158,7 +158,7 @@ static semel_status check(const struct sql_bench *b, const struct kind *kind, en
         return SEMEL_OK;
     if (PQntuples(result) != (kind->answer != NULL ? rows : 0))
         return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_BROKEN, "%s: %d answers", kind->name, PQntuples(result));
-    for (int i = 0; i < PQntuples(result); i++)
+    for (int i = 0; kind->answer != NULL && i < PQntuples(result); i++)
         if (strcmp(PQgetvalue(result, i, 0), kind->answer) != 0)
             return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_BROKEN, "%s: the answer is %.20s", kind->name,
                                PQgetvalue(result, i, 0));
