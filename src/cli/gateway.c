@@ -348,10 +348,10 @@ static semel_status open_loop(struct loops *loops, struct semel_gateway_settings
 static int open_and_serve(const struct cli *cli, struct options *options, struct keeping *keeping)
 {
     static struct loops loops; /* for the threads, too */
+    static char address[ADDRESS_TEXT];
     struct semel_gateway_settings *settings = &options->settings;
     struct semel_error err = {0};
     semel_status status = SEMEL_OK;
-    char address[ADDRESS_TEXT];
     settings->share_port = options->threads > 1;
     while (loops.n < (size_t)options->threads && status == SEMEL_OK)
         status = open_loop(&loops, settings, address, sizeof address, &err);

@@ -7,6 +7,7 @@
  * cli->color is set. Times are relative for people and absolute for programs.
  */
 #define _GNU_SOURCE /* wcwidth */
+#include <assert.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -182,7 +183,7 @@ static size_t next_char(const char *text, size_t *ret_width)
 {
     wchar_t c;
     mbstate_t state = {0};
-    size_t n = mbrtowc(&c, text, strlen(text), &state);
+    size_t n = mbrtowc(&c, text, strlen(text), &state); /* NOLINT(concurrency-mt-unsafe): the state is our own */
     bool odd = n == 0 || n > strlen(text);
     int width = odd ? 1 : wcwidth(c);
     *ret_width = width < 0 ? 1 : (size_t)width;
@@ -294,6 +295,7 @@ static void print_text(const struct cli_table *table)
     char names[COLUMNS_MAX][NAME_BYTES];
     const char *heads[COLUMNS_MAX];
     size_t widths[COLUMNS_MAX];
+    assert(table->n > 0 && table->n <= COLUMNS_MAX);
     for (size_t c = 0; c < table->n; c++) {
         heading(&table->columns[c], names[c]);
         heads[c] = names[c];

@@ -11,6 +11,7 @@
  * transaction that ends the first; the change and its audit line are one transaction; of two equal commands at the
  * same time, the second is refused because it came too late.
  */
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -353,6 +354,7 @@ static semel_status plan(struct commanding *c, size_t i, struct semel_error *err
     ret->state = item->row == NULL ? SEMEL_STATE_ABSENT : item->progress.state;
     if (ret->judged != SEMEL_JUDGED_ALLOWED)
         return SEMEL_OK;
+    assert(item->row != NULL);
     change_progress(c, &item->row->progress, &item->progress);
     item->changed = true; /* no token: the status itself is the condition */
     item->superseded = c->command->kind == SEMEL_COMMAND_CORRECT;
