@@ -217,8 +217,8 @@ semel_status semel__command_refuse(enum semel_judgement judged, enum semel_comma
     case SEMEL_JUDGED_MAY_BE_DONE:
         return semel__fail(
             err, SEMEL_INVALID, SEMEL_CLASS_UNKNOWN,
-            "it was tried, and its effect is outside: it may have happened, and the corrected copy would "
-            "call under another key; ask the other side, then force it");
+            "the message was tried, and its effect is outside: the effect may have happened, and the corrected copy "
+            "would call under another key; ask the other side, then force it");
     case SEMEL_JUDGED_COPY_REFUSED:
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the corrected copy cannot be stored");
     case SEMEL_JUDGED_EARLIER_VERSION:

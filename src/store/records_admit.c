@@ -15,7 +15,8 @@
  *
  * On SQLite the write lock is held since begin: the locks are "none", and each run steps through its items at once. A
  * batch of which all final rows were read first has drawn no number and written nothing: its COMMIT writes nothing, and
- * waits for no disk. What is committed there was synchronised before anybody could read it (P24).
+ * waits for no disk. What is committed there was synchronised before anybody could read it (P24), where every writer of
+ * the file has synchronous=FULL (docs/guarantees.md).
  *
  * Invariants: locks are taken in the order of the items; the watermarks are read after the insert (P60); the facts of a
  * key leave out what this transaction inserted; a row that was refused and is gone again, or came back, is contention

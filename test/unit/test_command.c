@@ -743,22 +743,30 @@ static void corrected_copy_takes_the_place_of_its_version(void **state)
     assert_ran(e, "run:v1~1 ", "run:v2 ");
 }
 
-/* I13: by arrival the copy comes last, which somebody has to want. */
-static void correction_before_those_that_wait_must_be_forced(void **state)
+/* Message "a" of a key by arrival is corrected only by force, and nothing changes before. */
+static void assert_needs_force(struct engine *e)
 {
-    struct engine *e = *state;
     struct semel_command_result result;
     char made[SEMEL_ID_MAX + 1];
-
-    e->policy.order = SEMEL_ORDER_ARRIVAL;
-    process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
-    process_one(e, keyed("b", "ok", "k", SEMEL_NONE));
     assert_int_equal(correct(e, "a", "ok", false, &result, made), SEMEL_INVALID);
     assert_int_equal(result.judged, SEMEL_JUDGED_WAITERS_BEHIND);
+    assert_false(result.done);
+    assert_int_equal(result.state, SEMEL_STATE_DEAD);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
     assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_ABSENT);
     assert_ok(e, correct(e, "a", "ok", true, &result, made));
     assert_true(result.done);
+}
+
+/* I13: by arrival the copy comes last, which somebody has to want. */
+static void correction_before_those_that_wait_must_be_forced(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
+    process_one(e, keyed("b", "ok", "k", SEMEL_NONE));
+    assert_needs_force(e);
     forget(e);
     work(e, 2);
     assert_ran(e, "run:b ", "run:a~1 ");
@@ -768,8 +776,6 @@ static void correction_before_those_that_wait_must_be_forced(void **state)
 static void correction_before_a_dead_one_of_its_key_must_be_forced(void **state)
 {
     struct engine *e = *state;
-    struct semel_command_result result;
-    char made[SEMEL_ID_MAX + 1];
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
@@ -777,14 +783,7 @@ static void correction_before_a_dead_one_of_its_key_must_be_forced(void **state)
     process_one(e, keyed("b", "too long", "k", SEMEL_NONE)); /* dead on arrival */
     e->policy.payload_max = 1000;
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_DEAD);
-    assert_int_equal(correct(e, "a", "ok", false, &result, made), SEMEL_INVALID);
-    assert_int_equal(result.judged, SEMEL_JUDGED_WAITERS_BEHIND);
-    assert_false(result.done);
-    assert_int_equal(result.state, SEMEL_STATE_DEAD);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
-    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_ABSENT);
-    assert_ok(e, correct(e, "a", "ok", true, &result, made));
-    assert_true(result.done);
+    assert_needs_force(e);
 }
 
 /* What has ended, runs, waits or may have had its effect is no dead letter; and a payload has its bounds. */
