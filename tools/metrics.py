@@ -27,8 +27,8 @@ import common  # noqa: E402
 # What is counted: (the limit, which rises only with a new capability, and the goal, set before the relay was there).
 LIMITS = {
     "lines of the product": (91050, 55500),
-    "lines with demo and bench": (97900, 62000),
-    "lines of the PostgreSQL driver": (3525, 3400),
+    "lines with demo and bench": (97950, 62000),
+    "lines of the PostgreSQL driver": (3530, 3400),
     "lines of the SQLite driver": (1400, 1400),
     "lines of port and records": (6680, 2500),
     "functions used by siblings only": (150, 150),

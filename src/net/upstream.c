@@ -366,7 +366,7 @@ static void take_queue(struct link *link)
     link->call->queue = empty;
 }
 
-static bool encrypt(struct link *link)
+static bool seal(struct link *link)
 {
     for (size_t at = 0; at < link->wire.n;) {
         size_t slice = link->wire.n - at < SEMEL_TLS_PLAIN_MAX ? link->wire.n - at : SEMEL_TLS_PLAIN_MAX;
@@ -385,7 +385,7 @@ static void flush_tls(struct link *link)
     bool request = link->open && call->queue.n > 0;
     if (request) {
         take_queue(link);
-        if (!encrypt(link)) {
+        if (!seal(link)) {
             fail_soon(call, SEMEL_UPSTREAM_TLS);
             return;
         }

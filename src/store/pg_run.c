@@ -1012,7 +1012,9 @@ static void pg_run(struct sql *db, const struct sql_statement *statement, const 
 {
     struct pg_store *d = (struct pg_store *)db;
     struct pg_exec *e = &d->exec;
-    struct pg_reading reading = {.statement = statement, .read = read, .ctx = ctx, .n = each != NULL ? each->n : 1};
+    static const struct sql_set alone = {.n = 1};
+    each = each != NULL ? each : &alone;
+    struct pg_reading reading = {.statement = statement, .read = read, .ctx = ctx, .n = each->n};
     if (!e->started && e->n == 0 && asked_early(d, statement, once)) {
         reading.early = true;
         e->readings[e->n++] = reading;

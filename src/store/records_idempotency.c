@@ -216,7 +216,7 @@ static semel_status key_end(struct semel_store *store, struct semel_key_ending *
     struct semel_key_ending *of[3][SEMEL_KEYS_MAX];
     bool done[3][SEMEL_KEYS_MAX] = {{false}};
     struct sql_noted noted[3];
-    size_t counts[3] = {0};
+    size_t counts[3] = {0}, told[3] = {0};
     assert(store->in_tx && n <= SEMEL_KEYS_MAX);
     for (size_t i = 0; i < n; i++)
         of[endings[i].end][counts[endings[i].end]++] = &endings[i];
@@ -228,9 +228,8 @@ static semel_status key_end(struct semel_store *store, struct semel_key_ending *
                           semel__db_read_noted, &noted[e]);
     }
     semel_status status = semel__db_flush(db, err);
-    for (size_t e = 0; e < 3; e++)
-        for (size_t i = 0; i < counts[e]; i++)
-            of[e][i]->applied = done[e][i];
+    for (size_t i = 0; i < n; i++)
+        endings[i].applied = done[endings[i].end][told[endings[i].end]++];
     return status;
 }
 

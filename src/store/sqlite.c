@@ -28,6 +28,7 @@
  * text never holds a value (P71): SQLite's messages name tables, columns and constraints; the few that quote data are
  * replaced by fixed ones.
  */
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -239,7 +240,7 @@ struct plan {
 
 /* What is bound to the parameters of one item. A text is bound by its address. */
 struct slot {
-    bool used;
+    size_t n_bound;
     struct sql_value bound[PARAMS_MAX];
     unsigned char bytes[1 + SEMEL_FP_MAX];
 };
@@ -284,12 +285,13 @@ static int bind_item(sqlite3_stmt *stmt, const struct sql_statement *statement, 
     int rc = SQLITE_OK;
     for (size_t i = 0; rc == SQLITE_OK && i < statement->n_params; i++) {
         const struct sql_field *field = plan->fields[i];
+        assert(field != NULL); /* make_plan has found them all */
         struct sql_value value = semel__db_value(field, plan->of_item[i] ? item : once, slot->bytes);
-        if (slot->used ? !same(&slot->bound[i], &value) : !value.null)
+        if (i < slot->n_bound ? !same(&slot->bound[i], &value) : !value.null)
             rc = bind(stmt, (int)(at + i) + 1, semel__db_kind(field->name), &value);
         slot->bound[i] = value;
     }
-    slot->used = true;
+    slot->n_bound = statement->n_params;
     return rc;
 }
 
@@ -418,7 +420,7 @@ static size_t run_many(const struct run *run)
     size_t at = 0;
     sqlite3_stmt *stmt = prepared(d, statement, true, db->doing, &db->status, &db->err);
     for (size_t k = 0; k < n; k++)
-        slots[k].used = false;
+        slots[k].n_bound = 0;
     for (; db->status == SEMEL_OK && at + n <= run->each->n; at += n) {
         int rc = SQLITE_OK;
         for (size_t k = 0; rc == SQLITE_OK && k < n; k++)
@@ -445,7 +447,7 @@ static bool fits_many(const struct sqlite_store *d, const struct sql_statement *
 static void run_each(const struct run *run, sqlite3_stmt *stmt, size_t at)
 {
     struct sql *db = &run->d->sql;
-    struct slot slot = {.used = false};
+    struct slot slot = {.n_bound = 0};
     for (; db->status == SEMEL_OK && at < (run->each != NULL ? run->each->n : 1); at++) {
         struct sql_row row = {.db = db, .statement = run->statement, .result = stmt};
         const void *item = run->each != NULL ? semel__db_item(run->each, at) : NULL;

@@ -100,8 +100,11 @@ class Books:
                  f"VALUES ({arrival}, 'books', 'past', '{id}', 'completed', 1, {at}, {at}, {at}, {at})")
 
     def locked(self):
-        """Does somebody have the write lock of the file, and stand still with it?"""
-        return self.sqlite and file_locked(self.store.path)
+        """Does somebody stand still in a transaction, with the write lock of the file or with locks on rows?"""
+        if self.sqlite:
+            return file_locked(self.store.path)
+        return self.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                        " AND pid <> pg_backend_pid() AND xact_start IS NOT NULL")[0][0] not in ("0", 0)
 
     def lease(self, id):
         """Until when the message is held, in seconds, and under which token; None: it is not."""

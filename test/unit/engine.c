@@ -161,6 +161,7 @@ static semel_status spy_fetch(struct semel_store *store, struct semel_fetch_batc
                               struct semel_error *err)
 {
     spy.e->seen.fetches++;
+    spy.e->seen.impatient += batch->impatient;
     if (sat_on(batch))
         return answer(store, FAULT_CONTENTION, err);
     for (size_t i = 0; i < batch->n_items; i++)

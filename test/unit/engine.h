@@ -52,6 +52,7 @@ struct plan {
 
 struct seen {
     unsigned begins, commits, rollbacks, admits, fetches, settles, savepoints;
+    unsigned impatient;              /* fetches that wait for no lock */
     unsigned frees;                  /* items of fetches whose business keys are locked before the rows */
     size_t items, inserted, changes; /* of admit and settle */
 };

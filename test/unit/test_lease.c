@@ -374,6 +374,25 @@ static void live_lease_is_not_recovered(void **state)
     assert_int_equal(recover(e), 0);
 }
 
+/* P10, P40: a result waits for its row, which somebody may have locked for a moment; a recovery passes it over. */
+static void end_waits_for_its_row_and_a_recovery_does_not(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    struct semel_ending done = {.result = SEMEL_DONE};
+
+    claim(e, &h, msgs, 2, true);
+    forget(e);
+    assert_ok(e, semel__lease_renew(&e->inbox, h.leases, 1, &e->err));
+    assert_ok(e, semel__lease_finish(&e->inbox, h.leases, &done, 1, &e->err));
+    assert_int_equal(e->seen.fetches, 2);
+    assert_int_equal(e->seen.impatient, 0);
+    expire(e);
+    assert_int_equal(recover(e), 1);
+    assert_int_equal(e->seen.impatient, 1);
+}
+
 /* ---- take --------------------------------------------------------------------------------------------- */
 
 static void discard(struct engine *e, const char *id)
@@ -530,6 +549,7 @@ int main(int argc, char **argv)
         ON_EACH(stalled_run_outside_is_unknown_and_a_keyed_one_is_failed),
         ON_EACH(end_that_changes_its_business_keys_locks_them_first),
         ON_EACH(live_lease_is_not_recovered),
+        ON_EACH(end_waits_for_its_row_and_a_recovery_does_not),
         ON_EACH(labels_of_an_end_and_of_a_recovery_are_passed_by_these_alone),
         ON_EACH(consecutive_heads_of_a_key_run_in_one_transaction),
         ON_EACH(failed_head_gives_its_followers_back),

@@ -96,6 +96,24 @@ static void without_an_order_all_that_waits_is_woken(void **state)
     assert_int_equal(state_of(e, "c"), SEMEL_STATE_COMPLETED);
 }
 
+/* I12, T9: whoever took the end of a gap's timer away has not let it run out: it starts again. */
+static void gap_without_a_timer_gets_a_new_one(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {keyed("a", "ok", "k", 1), keyed("c", "ok", "k", 3)};
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process(e, msgs, COUNT(msgs));
+    assert_int_equal(row_of(e, "c").progress.error_class, SEMEL_CLASS_GAP);
+    sql_run(e, "UPDATE semel_inbox SET due_at = NULL WHERE message_id = 'c'");
+    assert_int_equal(sweep(e, 10), 1);
+    e->now_us += SECOND_US;
+    work(e, 10);
+    assert_int_equal(state_of(e, "c"), SEMEL_STATE_WAITING);
+    assert_int_equal(row_of(e, "c").progress.error_class, SEMEL_CLASS_GAP);
+    assert_int_equal(row_of(e, "c").progress.due_us, e->now_us + e->policy.gap_timeout_us);
+}
+
 /* ---- work --------------------------------------------------------------------------------------------- */
 
 /* T5, I6: eight attempts in all, then dead and alerted, and no more. */
@@ -565,6 +583,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         ON_EACH(sweep_goes_on_where_the_last_one_stopped),
         ON_EACH(without_an_order_all_that_waits_is_woken),
+        ON_SQLITE(gap_without_a_timer_gets_a_new_one),
         ON_EACH(retries_end_at_the_cap),
         ON_EACH(retry_that_succeeds_completes_the_row),
         ON_EACH(work_is_bounded_and_goes_on_at_the_next_call),
