@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * relay.c: a relay, step by step. See relay.h for what it promises, starts.h for where scans begin.
+ * relay.c: a relay, step by step. See relay.h for what it promises, starts.h for where scans begin, relay_shards.c for
+ * its lease.
  *
  * A step renews the lease when it is time, reads, plans, publishes and writes down what came of it. The plan puts each
  * event that was read into one of four lists: to be sent from the outbox, to be sent from aside, to be set aside, or
  * none (it has no turn in this step). Nothing is unconfirmed between two steps.
  */
-#include "core/relay.h"
+#include "core/relay_state.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -17,111 +18,28 @@
 #include "base/point.h"
 #include "base/sort.h"
 #include "base/str.h"
-#include "core/destination.h"
 #include "core/headers.h"
 #include "core/retry.h"
-#include "core/starts.h"
-#include "core/token.h"
 
-#define SECOND_US INT64_C(1000000)
-#define BEAT_PARTS 3           /* the lease is renewed after a third of it */
-#define BEAT_SOON_US SECOND_US /* while shards are due to this relay that others still own */
 #define NOTE_US SECOND_US
 #define WORKS_US (10 * SECOND_US) /* so long after a success another destination counts as working */
 #define WAITING_MAX 100           /* events of one aggregate that wait in the outbox behind the one that is sent */
 #define ASIDE_MAX 500             /* events from aside per step */
-#define REST_TIMES 9 /* what it took, rests a destination that hangs: others keep nine tenths of the time */
-#define LOSSES_MAX 2
-#define PEERS_MAX 1000
-#define DESTINATIONS_MAX 256
+#define REST_TIMES 9    /* what it took, rests a destination that hangs: others keep nine tenths of the time */
 #define LIMIT_MIN 16    /* rows per shard and step */
 #define MOST_TIMES 2    /* at most so many times the rows that are wanted come at once */
 #define LARGE_SCANS 100 /* so many scans expect large events after there was one */
 #define AHEAD_MAX 8     /* scans in a row that do not begin at the starting points */
 #define SCANS_MAX 3     /* per step, when a holder ends */
-#define BUSY_MS 4       /* between steps while events come in */
+#define PEEKS_MAX 8     /* windows per step in which nothing goes */
+#define PEEK_ANEW_US (300 * SECOND_US)
+#define BUSY_MS 4 /* between steps while events come in */
 #define IDLE_MS 100
 #define NOTHING_GOES_US (SECOND_US / 2)
 #define PAUSE_FIRST_US (SECOND_US / 20)
 #define PAUSE_MAX_US (5 * SECOND_US)
 #define ARENA_MAX ((size_t)256 << 20)
 #define MAPPING_MAX ((size_t)1 << 20)
-
-struct destination {
-    char name[SEMEL_DESTINATION_MAX];
-    size_t n;
-    bool down, used; /* used: in this step */
-    int failures;
-    int64_t until_us; /* down: when to try it again, by the steady clock */
-    int64_t worked_us;
-    size_t sent, ok; /* of this call */
-    bool probed;     /* in this step */
-    char why[SEMEL_PUBLISH_WHY];
-};
-
-struct shard {
-    bool owned, careful;
-    int64_t losses;
-    int64_t last_seq; /* the last one that this step has read */
-    bool exhausted;   /* and there were no more */
-};
-
-/* Where a shard is in an array. A mapped table's only one has a multiple of 64 as its number. */
-static size_t index_of(int64_t shard)
-{
-    return (size_t)shard % SEMEL_RELAY_SHARDS;
-}
-
-struct semel_relay {
-    struct semel_store *store;
-    struct semel_broker *sink;
-    const struct semel_relay_ops *ops;
-    struct semel_relay_options options;
-    struct semel_random *rng;
-    const struct semel_clock *steady;
-    struct semel_tokens tokens;
-    struct semel_arena arenas[2], *arena; /* of this step; the other has what was confirmed in the last one */
-    struct semel_arena mapping;           /* of a mapped table */
-    bool mapped;
-    int64_t first_shard; /* those of an outbox have the numbers from it on; arrays are by what is above it */
-    bool joined, runs;
-    int64_t token; /* 0: none yet */
-    int64_t lease_until_us, next_beat_us, next_note_us, next_purge_us, next_step_us;
-    int64_t now_us, now_steady_us; /* the store's clock at the last beat, and the steady one then */
-    char why[SEMEL_RELAY_WHY];
-    char trouble[SEMEL_RELAY_WHY]; /* of the sink as a whole; "": none */
-    struct shard shards[SEMEL_RELAY_SHARDS];
-    size_t n_owned, turn; /* turn: which shard is read first */
-    size_t limit;         /* rows per shard */
-    bool proof_known, proves;
-    struct semel_starts starts;
-    struct destination destinations[DESTINATIONS_MAX];
-    size_t n_destinations;
-    int failures, idle_ms;
-    bool idle, smooth; /* smooth: every event of the last call was confirmed */
-    int large_for;     /* so many scans expect large events */
-    /* Confirmed, and not deleted yet. */
-    struct semel_relay_event **gone;
-    size_t n_gone;
-    /* What was read while they were on their way. */
-    struct {
-        bool ready;
-        struct semel_relay_start starts[SEMEL_RELAY_SHARDS];
-        size_t n_starts;
-        struct semel_relay_event *events;
-        size_t n_events;
-        int64_t floor;
-        int in_a_row;
-    } ahead;
-    struct semel_relay_counts counts;
-};
-
-static void report(const struct semel_relay *relay, int level, const char *text, const struct semel_relay_event *event,
-                   const char *why)
-{
-    if (relay->options.report != NULL)
-        relay->options.report(relay->options.ctx, level, text, event, why);
-}
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
@@ -201,7 +119,7 @@ size_t semel__relay_down(const struct semel_relay *relay, char which[SEMEL_RELAY
 {
     size_t n = 0;
     which[0] = '\0';
-    for (const struct destination *d = relay->destinations; d < relay->destinations + DESTINATIONS_MAX; d++)
+    for (const struct destination *d = relay->destinations; d < relay->destinations + RELAY_DESTINATIONS_MAX; d++)
         if (d->down && n++ == 0)
             snprintf(which, SEMEL_RELAY_WHY, "%.*s: %s", (int)d->n, d->name, d->why);
     if (n > 0 || relay->trouble[0] == '\0')
@@ -226,12 +144,7 @@ int64_t semel__relay_held_by(const struct semel_relay *relay)
 
 /* ---- a transaction ------------------------------------------------------------------------------- */
 
-/* begin, body, commit. Whatever fails is rolled back; an unknown commit is the caller's to read again: the events are
- * still there, or they are not. */
-static semel_status transact(struct semel_relay *relay,
-                             semel_status (*body)(struct semel_relay *relay, int64_t now_us, void *ctx,
-                                                  struct semel_error *err),
-                             void *ctx, struct semel_error *err)
+semel_status semel__relay_transact(struct semel_relay *relay, relay_body body, void *ctx, struct semel_error *err)
 {
     int64_t now_us;
     semel_status status = semel_store_begin(relay->store, SEMEL_TX_OWN, &now_us, err);
@@ -259,183 +172,10 @@ static semel_status gone_body(struct semel_relay *relay, int64_t now_us, void *c
                                err);
 }
 
-/* What was confirmed and is still there goes; what was read behind it is forgotten. */
-static semel_status delete_gone(struct semel_relay *relay, struct semel_error *err)
+semel_status semel__relay_delete_gone(struct semel_relay *relay, struct semel_error *err)
 {
-    semel_status status = relay->n_gone > 0 ? transact(relay, gone_body, NULL, err) : SEMEL_OK;
+    semel_status status = relay->n_gone > 0 ? semel__relay_transact(relay, gone_body, NULL, err) : SEMEL_OK;
     relay->n_gone = status == SEMEL_OK ? 0 : relay->n_gone;
-    return status;
-}
-
-/* ---- the lease and the shards -------------------------------------------------------------------- */
-
-struct beat {
-    int64_t token;
-    struct semel_relay_shard shards[SEMEL_RELAY_SHARDS], changed[SEMEL_RELAY_SHARDS];
-    size_t n, n_changed, n_owned;
-    bool soon;
-    char why[SEMEL_RELAY_WHY];
-};
-
-static bool is_peer(const struct semel_relay_peer *peers, size_t n, int64_t token)
-{
-    for (size_t i = 0; i < n; i++)
-        if (peers[i].token == token)
-            return true;
-    return false;
-}
-
-/* How many shards are due to this relay. The oldest relay says where events go; whoever differs gets none. */
-static size_t share_of(struct beat *beat, const struct semel_relay *relay, const struct semel_relay_peer *peers,
-                       size_t n)
-{
-    size_t rank = 0, alike = 0;
-    for (size_t i = 0; i < n; i++) {
-        rank = peers[i].token == beat->token ? alike : rank;
-        alike += semel__str_eq(peers[i].destinations, peers[0].destinations);
-    }
-    if (n == 0 || !semel__str_eq(peers[0].destinations, relay->options.destinations)) {
-        char owner[64] = "";
-        if (n > 0)
-            semel__str_show(owner, sizeof owner, peers[0].owner);
-        snprintf(beat->why, sizeof beat->why, "relay %s publishes this outbox to other destinations", owner);
-        return 0;
-    }
-    return beat->n / alike + (rank < beat->n % alike);
-}
-
-static void share_out(struct beat *beat, const struct semel_relay *relay, const struct semel_relay_peer *peers,
-                      size_t n)
-{
-    const size_t share = share_of(beat, relay, peers, n);
-    for (size_t i = 0; i < beat->n; i++)
-        beat->n_owned += beat->shards[i].token == beat->token;
-    for (size_t i = 0; i < beat->n; i++) {
-        struct semel_relay_shard *s = &beat->shards[i];
-        const bool mine = s->token == beat->token, free = s->token == SEMEL_NONE || !is_peer(peers, n, s->token);
-        if (mine && beat->n_owned > share) {
-            s->token = SEMEL_NONE;
-            beat->n_owned--;
-        } else if (!mine && free && beat->n_owned < share) {
-            s->losses += s->token != SEMEL_NONE; /* its relay died with it */
-            s->token = beat->token;
-            beat->n_owned++;
-        } else {
-            continue;
-        }
-        beat->changed[beat->n_changed++] = *s;
-    }
-    beat->soon = beat->n_owned < share;
-    if (relay->mapped && beat->n_owned == 0 && beat->why[0] == '\0') {
-        char owner[64] = "";
-        semel__str_show(owner, sizeof owner, peers[0].owner);
-        snprintf(beat->why, sizeof beat->why, "a mapped table has one relay: %s works, and this one waits", owner);
-        beat->soon = true;
-    }
-}
-
-static semel_status give_back(struct semel_relay *relay, int64_t token, int64_t now_us, struct semel_error *err)
-{
-    struct semel_relay_shard shards[SEMEL_RELAY_SHARDS];
-    size_t n = 0, k = 0;
-    semel_status status = relay->ops->shards_read(relay->store, shards, &n, err);
-    for (size_t i = 0; i < n; i++)
-        if (shards[i].token == token) {
-            shards[k] = shards[i];
-            shards[k++].token = SEMEL_NONE;
-        }
-    if (status == SEMEL_OK && k > 0)
-        status = relay->ops->shards_write(relay->store, shards, k, err);
-    return status == SEMEL_OK ? relay->ops->leave(relay->store, token, now_us, err) : status;
-}
-
-static semel_status beat_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
-{
-    struct beat *beat = ctx;
-    struct semel_relay_peer *peers;
-    size_t n_peers = 0;
-    const int64_t until_us = semel__time_add(now_us, relay->options.lease_us);
-    const struct semel_relay_ops *ops = relay->ops;
-    char down[SEMEL_RELAY_WHY], shown[SEMEL_RELAY_WHY];
-    const bool any_down = semel__relay_down(relay, down) > 0;
-    semel__str_show(shown, sizeof shown, semel__str(down)); /* what a database takes, wherever it was cut */
-    beat->token = relay->token;
-    semel_status status = ops->expire(relay->store, now_us, now_us, relay->options.attempts_max, err);
-    if (status == SEMEL_OK && relay->joined)
-        status = ops->renew(relay->store, relay->token, until_us, semel__str(any_down ? shown : NULL), err);
-    if (status == SEMEL_FENCED) { /* its lease had run out, and somebody saw it */
-        status = SEMEL_OK;
-        relay->joined = false;
-    }
-    if (status == SEMEL_OK && !relay->joined) {
-        if (relay->token != 0)
-            status = give_back(relay, relay->token, now_us, err);
-        beat->token = semel__token_new(&relay->tokens, relay->rng, SEMEL_EFFECT_OUTSIDE, now_us, SEMEL_NONE);
-        const struct semel_relay_peer self = {beat->token, relay->options.owner, relay->options.destinations};
-        if (status == SEMEL_OK)
-            status = ops->join(relay->store, &self, now_us, until_us, err);
-    }
-    if (status == SEMEL_OK)
-        status = ops->peers(relay->store, PEERS_MAX, relay->arena, &peers, &n_peers, err);
-    if (status == SEMEL_OK)
-        status = ops->shards_read(relay->store, beat->shards, &beat->n, err);
-    if (status != SEMEL_OK)
-        return status;
-    share_out(beat, relay, peers, n_peers);
-    return beat->n_changed > 0 ? ops->shards_write(relay->store, beat->changed, beat->n_changed, err) : SEMEL_OK;
-}
-
-static semel_status beat(struct semel_relay *relay, int64_t steady_us, struct semel_error *err)
-{
-    struct beat beat = {0};
-    semel_status status = delete_gone(relay, err); /* whoever gets a shard now sends nothing of that again */
-    if (status == SEMEL_OK)
-        status = transact(relay, beat_body, &beat, err);
-    if (status != SEMEL_OK) {
-        relay->joined = relay->joined && status == SEMEL_RETRY;
-        return status;
-    }
-    relay->joined = true;
-    relay->ahead.ready &= beat.token == relay->token && beat.n_owned > 0; /* others may have had the shards meanwhile */
-    relay->token = beat.token;
-    relay->n_owned = beat.n_owned;
-    relay->lease_until_us = steady_us + relay->options.lease_us; /* from before it was asked for */
-    relay->next_beat_us = steady_us + (beat.soon ? BEAT_SOON_US : relay->options.lease_us / BEAT_PARTS);
-    if (beat.why[0] != '\0' && strcmp(beat.why, relay->why) != 0)
-        report(relay, SEMEL_LOG_WARN, "relay waits", NULL, beat.why);
-    memcpy(relay->why, beat.why, sizeof relay->why);
-    for (size_t i = 0; i < beat.n; i++) {
-        struct shard *shard = &relay->shards[index_of(beat.shards[i].shard)];
-        const bool owned = beat.shards[i].token == beat.token;
-        if (owned && !shard->owned) /* somebody else may have left rows below */
-            semel__starts_reset(&relay->starts, index_of(beat.shards[i].shard));
-        shard->owned = owned;
-        shard->losses = beat.shards[i].losses;
-        shard->careful = owned && shard->losses >= LOSSES_MAX;
-    }
-    return SEMEL_OK;
-}
-
-static semel_status leave_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
-{
-    (void)ctx;
-    semel_status status = relay->ops->expire(relay->store, now_us, now_us, relay->options.attempts_max, err);
-    return status == SEMEL_OK ? give_back(relay, relay->token, now_us, err) : status;
-}
-
-semel_status semel__relay_leave(struct semel_relay *relay, struct semel_error *err)
-{
-    if (relay->token == 0)
-        return SEMEL_OK;
-    semel_status status = delete_gone(relay, err);
-    if (status == SEMEL_OK)
-        status = transact(relay, leave_body, NULL, err);
-    if (status == SEMEL_OK) {
-        relay->joined = false;
-        relay->token = 0;
-        relay->n_owned = 0;
-        memset(relay->shards, 0, sizeof relay->shards);
-    }
     return status;
 }
 
@@ -453,8 +193,8 @@ static semel_status ask_visible(struct semel_relay *relay, struct semel_error *e
     if (status != SEMEL_OK)
         return status;
     if (!visible)
-        report(relay, SEMEL_LOG_WARN, "pg_locks does not show transactions here: every scan starts at the bottom", NULL,
-               "");
+        semel__relay_report(relay, SEMEL_LOG_WARN,
+                            "pg_locks does not show transactions here: every scan starts at the bottom", NULL, "");
     relay->proof_known = true;
     relay->proves = visible;
     return SEMEL_OK;
@@ -551,7 +291,7 @@ static void note_windows(struct round *round)
     size_t full = 0, first_cut = round->n_starts;
     int64_t bytes = 0;
     for (size_t i = 0, k = 0; i < round->n_starts; i++) {
-        struct shard *shard = &relay->shards[index_of(round->starts[i].shard)];
+        struct shard *shard = &relay->shards[semel__relay_index(round->starts[i].shard)];
         size_t rows = 0;
         int64_t first = SEMEL_NONE;
         for (; k < round->n_events && round->events[k].shard == round->starts[i].shard; k++, rows++) {
@@ -569,12 +309,12 @@ static void note_windows(struct round *round)
             shard->last_seq = SEMEL_STARTS_BOTTOM;
         if (round->ahead || (rows == 0 && cut))
             continue; /* nobody has looked from the start on */
-        if (relay->proves && semel__starts_scanned(&relay->starts, index_of(round->starts[i].shard), first))
-            report(relay, SEMEL_LOG_WARN,
-                   "event below a proven starting point: its transaction did not draw its number",
-                   &round->events[k - rows], "");
+        if (relay->proves && semel__starts_scanned(&relay->starts, semel__relay_index(round->starts[i].shard), first))
+            semel__relay_report(relay, SEMEL_LOG_WARN,
+                                "event below a proven starting point: its transaction did not draw its number",
+                                &round->events[k - rows], "");
     }
-    relay->turn = index_of(round->starts[first_cut < round->n_starts ? first_cut : 0].shard) + 1;
+    relay->turn = semel__relay_index(round->starts[first_cut < round->n_starts ? first_cut : 0].shard) + 1;
     adapt_limit(relay, round->n_events, full);
 }
 
@@ -634,7 +374,7 @@ static bool take_ahead(struct round *round)
         return false;
     relay->ahead.ready = false;
     for (size_t i = 0; i < relay->ahead.n_starts; i++)
-        if (!relay->shards[index_of(relay->ahead.starts[i].shard)].owned)
+        if (!relay->shards[semel__relay_index(relay->ahead.starts[i].shard)].owned)
             return false;
     memcpy(round->starts, relay->ahead.starts, relay->ahead.n_starts * sizeof round->starts[0]);
     round->n_starts = relay->ahead.n_starts;
@@ -654,7 +394,7 @@ static bool list_ahead(const struct round *round)
     bool more = false;
     relay->ahead.n_starts = 0;
     for (size_t i = 0; i < round->n_starts; i++) {
-        const struct shard *shard = &relay->shards[index_of(round->starts[i].shard)];
+        const struct shard *shard = &relay->shards[semel__relay_index(round->starts[i].shard)];
         struct semel_relay_start start = round->starts[i];
         if (shard->last_seq != SEMEL_STARTS_BOTTOM)
             start.after_seq = shard->last_seq;
@@ -674,7 +414,7 @@ static bool may_read_ahead(const struct round *round)
         relay->ahead.in_a_row >= AHEAD_MAX || round->n_sends != round->n_events || round->n_aside + round->n_moves > 0)
         return false;
     for (size_t i = 0; i < round->n_starts; i++)
-        if (relay->shards[index_of(round->starts[i].shard)].losses > 0)
+        if (relay->shards[semel__relay_index(round->starts[i].shard)].losses > 0)
             return false;
     return list_ahead(round);
 }
@@ -754,20 +494,28 @@ static bool is_rather_forgotten(const struct destination *a, const struct destin
     return a->down != b->down ? !a->down : a->down ? a->until_us < b->until_us : a->worked_us < b->worked_us;
 }
 
+static struct destination *known(struct semel_relay *relay, struct semel_str name)
+{
+    for (size_t i = 0; i < relay->n_destinations; i++)
+        if (semel__str_eq((struct semel_str){relay->destinations[i].name, relay->destinations[i].n}, name))
+            return &relay->destinations[i];
+    return NULL;
+}
+
 /* NULL: there are too many in this step to be told apart; such events go when others have gone. */
 static struct destination *destination_of(struct semel_relay *relay, struct semel_str name)
 {
-    struct destination *oldest = NULL;
+    struct destination *d = known(relay, name), *oldest = NULL;
+    if (d != NULL) {
+        d->used = true;
+        return d;
+    }
     for (size_t i = 0; i < relay->n_destinations; i++) {
-        struct destination *d = &relay->destinations[i];
-        if (d->n == name.n && memcmp(d->name, name.p, name.n) == 0) {
-            d->used = true;
-            return d;
-        }
+        d = &relay->destinations[i];
         if (!d->used && (oldest == NULL || is_rather_forgotten(d, oldest)))
             oldest = d;
     }
-    if (relay->n_destinations < DESTINATIONS_MAX)
+    if (relay->n_destinations < RELAY_DESTINATIONS_MAX)
         oldest = &relay->destinations[relay->n_destinations++];
     if (oldest == NULL)
         return NULL;
@@ -779,14 +527,22 @@ static struct destination *destination_of(struct semel_relay *relay, struct seme
 }
 
 /* Does a destination work? `ever`: it has worked, and nothing is known against it. */
-static bool some_work(const struct round *round, int64_t steady_us, bool ever)
+static bool some_work(const struct semel_relay *relay, int64_t steady_us, bool ever)
 {
-    for (size_t i = 0; i < round->relay->n_destinations; i++) {
-        const struct destination *d = &round->relay->destinations[i];
+    for (size_t i = 0; i < relay->n_destinations; i++) {
+        const struct destination *d = &relay->destinations[i];
         if (!d->down && d->worked_us != 0 && (ever || steady_us - d->worked_us < WORKS_US))
             return true;
     }
     return false;
+}
+
+/* Must what cannot go make room? A mapped table cannot be looked at behind what was read. */
+static bool makes_room(const struct semel_relay *relay, int64_t number, int64_t steady_us)
+{
+    const struct shard *shard = &relay->shards[semel__relay_index(number)];
+    return (!shard->exhausted && shard->other > shard->last_seq) ||
+           some_work(relay, steady_us, relay->mapped && !shard->exhausted);
 }
 
 static void move_aside(struct round *round, struct semel_relay_event *event, enum semel_event_status status,
@@ -856,7 +612,7 @@ static semel_status copy_text(struct round *round, const char *text, struct seme
 /* Events of one aggregate that may wait in the outbox: so many that those behind them in its shard are still seen. */
 static size_t waiting_max(const struct semel_relay *relay, int64_t shard)
 {
-    const bool all = relay->shards[index_of(shard)].exhausted || relay->limit / 2 > WAITING_MAX;
+    const bool all = relay->shards[semel__relay_index(shard)].exhausted || relay->limit / 2 > WAITING_MAX;
     return all ? WAITING_MAX : relay->limit / 2;
 }
 
@@ -867,7 +623,7 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
     struct destination *d = NULL;
     struct semel_str name = {0}, why = {0};
     struct semel_error bad = {0};
-    const bool careful = relay->shards[index_of(event->shard)].careful;
+    const bool careful = relay->shards[semel__relay_index(event->shard)].careful;
     if (event->held || careful) { /* of a careful shard each aggregate's first one is due */
         const bool first = !event->held && !a->stop;
         move_aside(round, event, SEMEL_EVENT_WAITING, 0, first ? round->now_us : SEMEL_NONE, why);
@@ -882,7 +638,7 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
         a->stop = true;
         relay->counts.dead++;
         status = copy_text(round, bad.text, &why, err);
-        report(relay, SEMEL_LOG_ERROR, "event is dead", event, bad.text);
+        semel__relay_report(relay, SEMEL_LOG_ERROR, "event is dead", event, bad.text);
         move_aside(round, event, SEMEL_EVENT_DEAD, 0, SEMEL_NONE, why);
         return status;
     }
@@ -900,8 +656,7 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
     }
     if (d == NULL || (d->down && !may_probe(d, round->steady_us))) {
         a->stop = true;
-        /* Where not all of the shard was read, events of others may stand behind it. */
-        if (d != NULL && some_work(round, round->steady_us, !relay->shards[index_of(event->shard)].exhausted)) {
+        if (d != NULL && makes_room(relay, event->shard, round->steady_us)) {
             status = copy_text(round, d->why, &why, err);
             move_aside(round, event, SEMEL_EVENT_WAITING, 0, store_now(relay, d->until_us), why);
         }
@@ -916,7 +671,7 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
 /* Of an aggregate the lowest number of both tables goes first: nothing below it may be in the outbox. */
 static bool may_go_from_aside(struct round *round, const struct semel_relay_event *event)
 {
-    const struct shard *shard = &round->relay->shards[index_of(event->shard)];
+    const struct shard *shard = &round->relay->shards[semel__relay_index(event->shard)];
     if (round->relay->mapped) /* the store has looked */
         return true;
     if (!shard->exhausted && shard->last_seq < event->seq)
@@ -1008,6 +763,77 @@ static semel_status plan(struct round *round, struct semel_error *err)
     return status;
 }
 
+/* ---- looking behind what cannot go --------------------------------------------------------------- */
+
+/* Events of destinations that are down, or have no turn yet, are all that was read: which shards have more? */
+static size_t list_peeks(struct semel_relay *relay, const struct round *round,
+                         struct semel_relay_start starts[SEMEL_RELAY_SHARDS])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < round->n_starts; i++) {
+        struct shard *shard = &relay->shards[semel__relay_index(round->starts[i].shard)];
+        if (shard->peeked < shard->last_seq)
+            shard->peeked = shard->last_seq;
+        if (!shard->exhausted && shard->last_seq != SEMEL_STARTS_BOTTOM && shard->other <= shard->last_seq)
+            starts[n++] = (struct semel_relay_start){round->starts[i].shard, shard->peeked};
+    }
+    return n;
+}
+
+/* May it go there? Not if that destination was thought of in this step: what was read, or stands aside, tries it. */
+static bool may_work(struct round *round, const struct semel_relay_event *event, struct semel_arena *arena)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_str name = {0};
+    struct semel_error ignored;
+    if (relay->options.destination(relay->options.ctx, event, arena, &name, &ignored) != SEMEL_OK)
+        return false;
+    const struct destination *d = known(relay, name);
+    return d == NULL || !d->down || (!d->used && round->steady_us >= d->until_us);
+}
+
+/* Nothing goes. Looks, from where it last stopped, whether an event for a destination that may work stands behind what
+ * was read (it may be held back by its aggregate nevertheless). Five minutes after it came to the end it begins anew,
+ * for lower numbers that were committed later. *ret: there is one. */
+static semel_status peek(struct round *round, bool *ret, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_arena *arena = &relay->arenas[relay->arena == &relay->arenas[0]];
+    struct semel_relay_start starts[SEMEL_RELAY_SHARDS];
+    semel_status status = SEMEL_OK;
+    size_t n_events = 1;
+    assert(relay->n_gone == 0);
+    if (round->steady_us >= relay->peek_anew_us) {
+        for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
+            relay->shards[i].peeked = SEMEL_STARTS_BOTTOM;
+        relay->peek_anew_us = INT64_MAX;
+    }
+    *ret = false;
+    for (int i = 0; status == SEMEL_OK && !relay->mapped && n_events > 0 && i < PEEKS_MAX; i++) {
+        const size_t n = list_peeks(relay, round, starts);
+        if (n == 0)
+            break;
+        struct semel_relay_scan scan = scan_of(relay, starts, n);
+        semel__arena_reset(arena);
+        scan.now_us = round->now_us;
+        scan.arena = arena;
+        scan.holders_max = 0;
+        status = relay->ops->read(relay->store, &scan, err);
+        n_events = status == SEMEL_OK ? scan.n_events : 0;
+        for (size_t k = 0; k < n_events; k++) {
+            struct shard *shard = &relay->shards[semel__relay_index(scan.events[k].shard)];
+            shard->peeked = scan.events[k].seq;
+            if (shard->other <= shard->last_seq && may_work(round, &scan.events[k], arena)) {
+                shard->other = scan.events[k].seq;
+                *ret = true;
+            }
+        }
+    }
+    if (n_events == 0 && relay->peek_anew_us == INT64_MAX)
+        relay->peek_anew_us = round->steady_us + PEEK_ANEW_US;
+    return status;
+}
+
 /* ---- writing ------------------------------------------------------------------------------------- */
 
 static int cmp_events(const void *va, const void *vb)
@@ -1027,7 +853,7 @@ static semel_status lock_shards(struct semel_relay *relay, const struct events *
     if (besides != NULL)
         memcpy(wanted, besides, sizeof wanted);
     for (size_t i = 0; i < events->n; i++)
-        wanted[index_of(events->at[i]->shard)] = true;
+        wanted[semel__relay_index(events->at[i]->shard)] = true;
     for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
         if (wanted[i])
             shards[n++] = (struct semel_relay_shard){.shard = relay->first_shard + (int64_t)i, .token = relay->token};
@@ -1046,7 +872,7 @@ static semel_status move_body(struct semel_relay *relay, int64_t now_us, void *c
     if (status == SEMEL_OK)
         status = relay->ops->set_aside(relay->store, events->at, events->n, now_us, err);
     for (size_t i = 0; i < events->n; i++) { /* only of those that are locked */
-        struct shard *shard = &relay->shards[index_of(events->at[i]->shard)];
+        struct shard *shard = &relay->shards[semel__relay_index(events->at[i]->shard)];
         if (!shard->careful)
             continue;
         calm[n_calm++] = (struct semel_relay_shard){events->at[i]->shard, relay->token, 0};
@@ -1064,7 +890,7 @@ static semel_status write_moves(struct round *round, struct semel_error *err)
     if (events.n == 0)
         return SEMEL_OK;
     semel__sort(events.at, events.n, sizeof *events.at, cmp_events);
-    semel_status status = transact(round->relay, move_body, &events, err);
+    semel_status status = semel__relay_transact(round->relay, move_body, &events, err);
     if (status == SEMEL_OK)
         round->relay->counts.aside += events.n;
     if (status == SEMEL_FENCED) { /* they are somebody else's now */
@@ -1111,7 +937,7 @@ static semel_status start_aside(struct round *round, struct semel_error *err)
     if (events.n == 0)
         return SEMEL_OK;
     semel__sort(events.at, events.n, sizeof *events.at, cmp_events);
-    semel_status status = transact(round->relay, start_body, &events, err);
+    semel_status status = semel__relay_transact(round->relay, start_body, &events, err);
     if (status == SEMEL_FENCED) {
         round->relay->next_beat_us = 0;
         memset(events.started, 0, events.n * sizeof *events.started);
@@ -1139,7 +965,7 @@ static size_t list_calm(const struct semel_relay *relay, const struct events *ev
 {
     size_t n = 0;
     for (size_t i = 0; i < events->n; i++) {
-        const size_t at = index_of(events->at[i]->shard);
+        const size_t at = semel__relay_index(events->at[i]->shard);
         if (relay->shards[at].losses == 0 || relay->shards[at].careful || wanted[at])
             continue;
         wanted[at] = true;
@@ -1160,7 +986,7 @@ static semel_status confirm_body(struct semel_relay *relay, int64_t now_us, void
     if (status == SEMEL_OK && n_calm > 0 && owned)
         status = relay->ops->shards_write(relay->store, calm, n_calm, err);
     for (size_t i = 0; status == SEMEL_OK && i < n_calm; i++)
-        relay->shards[index_of(calm[i].shard)].losses = 0;
+        relay->shards[semel__relay_index(calm[i].shard)].losses = 0;
     for (size_t i = 0; status == SEMEL_OK && i < 2; i++)
         if (events[i].n > 0)
             status = relay->ops->confirm(relay->store, events[i].at, events[i].n, events[i].aside,
@@ -1183,7 +1009,7 @@ static semel_status fail_body(struct semel_relay *relay, int64_t now_us, void *c
 static void turned(struct round *round)
 {
     struct semel_relay *relay = round->relay;
-    const int64_t soon_us = round->steady_us + BEAT_SOON_US;
+    const int64_t soon_us = round->steady_us + RELAY_BEAT_SOON_US;
     relay->counts.turns++;
     relay->next_beat_us = relay->next_beat_us < soon_us ? relay->next_beat_us : soon_us;
 }
@@ -1216,8 +1042,9 @@ static void judge_destinations(struct round *round)
         semel__str_show(name, sizeof name, (struct semel_str){d->name, d->n});
         snprintf(text, sizeof text, "%s: %s", name, d->why);
         if (down != d->down) {
-            report(relay, down ? SEMEL_LOG_WARN : SEMEL_LOG_INFO,
-                   down ? "destination is down" : "destination takes events again", NULL, down ? text : name);
+            semel__relay_report(relay, down ? SEMEL_LOG_WARN : SEMEL_LOG_INFO,
+                                down ? "destination is down" : "destination takes events again", NULL,
+                                down ? text : name);
             turned(round);
         }
         d->down = down;
@@ -1226,7 +1053,7 @@ static void judge_destinations(struct round *round)
         failed |= down;
     }
     let_rest(relay, round->steady_us, now_us,
-             failed && some_work(round, now_us, false) ? REST_TIMES * round->took_us : 0);
+             failed && some_work(relay, now_us, false) ? REST_TIMES * round->took_us : 0);
 }
 
 /* An event was refused: it is tried again, until it is dead. */
@@ -1242,7 +1069,8 @@ static void refuse(struct round *round, struct semel_relay_event *event, int64_t
     event->due_us = dead ? SEMEL_NONE
                          : round->now_us + semel__backoff_us(relay->options.first_us, relay->options.ceiling_us,
                                                              (int)attempts, relay->rng);
-    report(relay, dead ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN, dead ? "event is dead" : "event refused", event, why.p);
+    semel__relay_report(relay, dead ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN, dead ? "event is dead" : "event refused", event,
+                        why.p);
 }
 
 struct outcome {
@@ -1310,11 +1138,11 @@ static semel_status write_outcome(struct round *round, struct outcome *out, stru
     if (go_on(round, &out->confirmed[0]))
         return SEMEL_OK;
     if (out->confirmed[0].n + out->confirmed[1].n > 0)
-        status = transact(relay, confirm_body, out->confirmed, err);
+        status = semel__relay_transact(relay, confirm_body, out->confirmed, err);
     SEMEL_POINT(RELAY_CONFIRMED);
     if (status == SEMEL_OK && out->failed.n > 0) {
         semel__sort(out->failed.at, out->failed.n, sizeof(struct semel_relay_event *), cmp_events);
-        status = transact(relay, fail_body, &out->failed, err);
+        status = semel__relay_transact(relay, fail_body, &out->failed, err);
     }
     if (status == SEMEL_OK && out->refused.n > 0) {
         round->moves = out->refused.at;
@@ -1369,7 +1197,11 @@ static semel_status publish(struct round *round, struct semel_error *err)
     struct semel_error down = {0};
     semel_status status = start_aside(round, err);
     /* Events of destinations that are down, and nothing else: reading them again and again helps nobody. */
-    if (status == SEMEL_OK && round->n_sends + round->n_moves == 0 && round->n_events > 0)
+    bool others = false;
+    const bool stuck = status == SEMEL_OK && round->n_sends + round->n_moves == 0 && round->n_events > 0;
+    if (stuck)
+        status = peek(round, &others, err);
+    if (stuck && !others)
         relay->next_step_us = round->steady_us + NOTHING_GOES_US;
     for (size_t i = 0; status == SEMEL_OK && i < round->n_sends; i++)
         status = semel__event_headers(round->sends[i].event, relay->arena, &round->items[i], err);
@@ -1396,7 +1228,7 @@ static semel_status publish(struct round *round, struct semel_error *err)
     semel__str_show(relay->trouble, sizeof relay->trouble, semel__str(sent != SEMEL_OK ? down.text : ""));
     if (sent != SEMEL_OK) {
         if (relay->failures == 0) {
-            report(relay, SEMEL_LOG_WARN, "cannot publish", NULL, down.text);
+            semel__relay_report(relay, SEMEL_LOG_WARN, "cannot publish", NULL, down.text);
             turned(round);
         }
         pause_all(relay, round->steady_us);
@@ -1416,7 +1248,7 @@ static int wait_of(struct semel_relay *relay, const struct round *round, int64_t
 {
     bool more = false;
     for (size_t i = 0; i < round->n_starts; i++)
-        more |= !relay->shards[index_of(round->starts[i].shard)].exhausted;
+        more |= !relay->shards[semel__relay_index(round->starts[i].shard)].exhausted;
     relay->idle = round->n_starts > 0 && !round->again && round->n_events == 0 && round->n_aside == 0;
     if (relay->ahead.ready)
         return 0;
@@ -1442,7 +1274,7 @@ static semel_status purge(struct semel_relay *relay, int64_t steady_us, struct s
     size_t n = 0;
     if (relay->mapped || steady_us < relay->next_purge_us) /* outbox_sent is the own outbox's */
         return SEMEL_OK;
-    semel_status status = transact(relay, purge_body, &n, err);
+    semel_status status = semel__relay_transact(relay, purge_body, &n, err);
     relay->next_purge_us = steady_us + (n == 10000 ? SECOND_US : 60 * SECOND_US);
     return status;
 }
@@ -1452,7 +1284,7 @@ static semel_status run_round(struct round *round, struct semel_error *err)
     struct semel_relay *relay = round->relay;
     semel_status status = SEMEL_OK;
     if (!take_ahead(round)) {
-        status = delete_gone(relay, err);
+        status = semel__relay_delete_gone(relay, err);
         relay->ahead.in_a_row = 0;
         if (status == SEMEL_OK)
             status = read_events(round, err);
@@ -1464,11 +1296,11 @@ static semel_status run_round(struct round *round, struct semel_error *err)
     if (status == SEMEL_OK && round->n_later > 0) {
         struct events events = {.at = round->later, .n = round->n_later};
         semel__sort(events.at, events.n, sizeof *events.at, cmp_events);
-        status = transact(relay, later_body, &events, err);
+        status = semel__relay_transact(relay, later_body, &events, err);
     }
     round->reads_ahead = may_read_ahead(round);
     if (status == SEMEL_OK && !round->reads_ahead)
-        status = delete_gone(relay, err);
+        status = semel__relay_delete_gone(relay, err);
     return status == SEMEL_OK ? publish(round, err) : status;
 }
 
@@ -1485,7 +1317,7 @@ semel_status semel__relay_step(struct semel_relay *relay, int *ret_wait_ms, stru
     /* A call starts only if the lease outlasts it. */
     if (!relay->joined || steady_us >= relay->next_beat_us ||
         relay->lease_until_us - steady_us <= relay->options.timeout_us)
-        status = beat(relay, steady_us, err);
+        status = semel__relay_beat(relay, steady_us, err);
     if (status == SEMEL_OK && relay->n_owned > 0 && steady_us >= relay->next_step_us) {
         status = note(relay, steady_us, err);
         round.now_us = store_now(relay, steady_us);

@@ -23,7 +23,8 @@
  * start, so that an event that kills its relay is counted; after two relays died with a shard, it is published from
  * there altogether. A destination that is down charges no event (P63, P111). Its next event goes in a call of others',
  * which it may hold up: so it rests nine times what that call took, while others work (P112). If nothing works, the
- * relay stops reading.
+ * events stay, and the relay looks behind those that it has read: only an event there whose destination may work makes
+ * them move aside.
  *
  * Mapped tables. A table of the user's may stand in place of the outbox (struct semel_relay_table). It has one shard:
  * one relay works and the others wait. It is scanned from the bottom, because applications draw numbers ahead and
