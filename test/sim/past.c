@@ -63,6 +63,7 @@ static void go_back(struct sim_event *event, const struct sim_event *was)
     event->was_completed = was->was_completed;
     event->alone = was->alone;
     event->prevented = was->prevented;
+    event->doubted = was->doubted;
     event->superseded = was->superseded;
     event->keyed = was->keyed;
     event->versioned = was->versioned;

@@ -173,6 +173,7 @@ struct sim_event {
     bool was_completed;           /* and it was completed */
     bool alone;                   /* its lease is that of a message which runs by itself */
     bool prevented;               /* ever */
+    bool doubted;                 /* it was stale after it had begun, ever: its row may have gone since */
     bool contradicted;            /* the same id was sent with another payload */
     bool usurped;                 /* the same after a restore: the row may be the other one's */
     bool superseded;              /* its retry was refused because of its business key */

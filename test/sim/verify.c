@@ -52,11 +52,11 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
     sim_broken(world, "none is lost", "event %d has no status", event->n);
 }
 
-/* It began, and is stale since: where a call may be repeated by its key, nobody knows whether one of them had its
+/* It began, and was stale then: where a call may be repeated by its key, nobody knows whether one of them had its
  * effect, and the business key stays. */
 static bool in_doubt(const struct sim_world *world, const struct sim_event *event)
 {
-    return event->state == SEMEL_STATE_STALE && event->attempts > 0 && (world->effects & 1u << SEMEL_EFFECT_KEYED) != 0;
+    return event->doubted && (world->effects & 1u << SEMEL_EFFECT_KEYED) != 0;
 }
 
 /* Who was prevented was so by one that took effect: by itself where its record was purged (P73, P78). */

@@ -354,6 +354,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     event->alone = progress->alone;
     event->kept = row->kept;
     event->prevented |= progress->state == SEMEL_STATE_PREVENTED;
+    event->doubted |= progress->state == SEMEL_STATE_STALE && progress->attempts > 0;
     if (progress->lease_token != SEMEL_NONE)
         event->token = progress->lease_token; /* the last one stays to be compared */
     event->lease_until_us = progress->lease_until_us;
