@@ -13,7 +13,7 @@ struct handle handles[PEERS_MAX];
 struct semel_relay_ops relay_ops;
 struct semel_relay *relays[PEERS_MAX];
 struct semel_relay_options options;
-struct semel_error err;
+struct semel_error trouble;
 static struct db before;
 static struct semel_random rng;
 static struct semel_clock steady;
@@ -486,7 +486,7 @@ void make_relay(size_t i)
         .name = "fake", .begin = fake_begin, .commit = fake_commit, .rollback = fake_rollback, .relay = &relay_ops};
     handles[i].base = (struct semel_store){.ops = &handles[i].ops};
     options.owner = semel__str(i == 0 ? "first" : i == 1 ? "second" : "third");
-    assert_int_equal(semel__relay_new(&relays[i], &handles[i].base, &sink.base, &options, &rng, &steady, &err),
+    assert_int_equal(semel__relay_new(&relays[i], &handles[i].base, &sink.base, &options, &rng, &steady, &trouble),
                      SEMEL_OK);
 }
 
@@ -591,7 +591,7 @@ int step_of(size_t i)
 {
     int wait_ms;
     world.trace[0] = '\0';
-    assert_int_equal(semel__relay_step(relays[i], &wait_ms, &err), SEMEL_OK);
+    assert_int_equal(semel__relay_step(relays[i], &wait_ms, &trouble), SEMEL_OK);
     assert_false(handles[i].base.in_tx);
     return wait_ms;
 }

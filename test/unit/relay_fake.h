@@ -85,7 +85,7 @@ extern struct handle handles[PEERS_MAX];
 extern struct semel_relay_ops relay_ops;
 extern struct semel_relay *relays[PEERS_MAX];
 extern struct semel_relay_options options;
-extern struct semel_error err;
+extern struct semel_error trouble;
 
 void make_relay(size_t i);
 void begin_again(void);

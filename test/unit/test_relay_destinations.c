@@ -231,8 +231,8 @@ static void event_whose_destination_cannot_be_told_now_stops_the_step_and_nothin
     (void)state;
     struct row *row = put("a0", "a1", "broken");
     put("b0", "b1", "x");
-    assert_int_equal(semel__relay_step(relays[0], &wait_ms, &err), SEMEL_RETRY);
-    assert_string_equal(err.text, "cannot tell");
+    assert_int_equal(semel__relay_step(relays[0], &wait_ms, &trouble), SEMEL_RETRY);
+    assert_string_equal(trouble.text, "cannot tell");
     assert_false(row->aside);
     assert_int_equal(counts()->dead, 0);
     SET(row->to, "x");

@@ -155,7 +155,7 @@ static bool step_failing(void)
     int wait_ms;
     const int calls = world.calls;
     world.trace[0] = '\0';
-    const semel_status status = semel__relay_step(relays[0], &wait_ms, &err);
+    const semel_status status = semel__relay_step(relays[0], &wait_ms, &trouble);
     const bool was_it = calls < world.fail_at && world.calls >= world.fail_at;
     assert_false(handles[0].base.in_tx);
     assert_null(sink.base.tend);
@@ -217,11 +217,11 @@ static void shares_differ_by_one_shard_at_most(void **state)
     }
     for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
         assert_int_equal(db.shards[i].losses, 0);
-    assert_int_equal(semel__relay_leave(relays[0], &err), SEMEL_OK);
+    assert_int_equal(semel__relay_leave(relays[0], &trouble), SEMEL_OK);
     assert_int_equal(owned_by(0), 0);
     assert_int_equal(db.n_peers, 2);
     world.trace[0] = '\0';
-    assert_int_equal(semel__relay_leave(relays[0], &err), SEMEL_OK);
+    assert_int_equal(semel__relay_leave(relays[0], &trouble), SEMEL_OK);
     assert_string_equal(world.trace, ""); /* it has left already */
     for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
         assert_int_equal(db.shards[i].losses, 0);
@@ -444,7 +444,7 @@ static void shard_that_was_anothers_is_scanned_from_the_bottom(void **state)
     step_of(0);
     step_of(0);
     assert_int_equal(start_of("a0"), 50);
-    assert_int_equal(semel__relay_leave(relays[0], &err), SEMEL_OK);
+    assert_int_equal(semel__relay_leave(relays[0], &trouble), SEMEL_OK);
     step_of(0);
     assert_int_equal(start_of("a0"), SEMEL_STARTS_BOTTOM);
     step_of(0);
@@ -582,7 +582,7 @@ static void what_was_confirmed_is_deleted_before_the_lease_ends_or_is_renewed(vo
         const size_t before_it = left();
         world.trace[0] = '\0';
         if (i == 0)
-            assert_int_equal(semel__relay_leave(relays[0], &err), SEMEL_OK);
+            assert_int_equal(semel__relay_leave(relays[0], &trouble), SEMEL_OK);
         else if (i == 1)
             pass(5 * SECOND);
         else
