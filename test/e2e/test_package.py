@@ -121,6 +121,12 @@ exec chroot "$1" env -i $3 HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.
 """
 
 
+# In a chroot the root is no mount point, and its mounts are those of the namespace around it.
+UNSHARE = ["unshare", "-m"]
+if subprocess.run([*UNSHARE, "true"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+    UNSHARE += ["--propagation", "unchanged"]
+
+
 class Root:
     """A bare Debian 12 in a folder. Commands run in namespaces of their own: nothing of theirs outlives them."""
 
@@ -129,7 +135,7 @@ class Root:
 
     def run(self, command):
         proxies = " ".join(f"{name}={value}" for name, value in os.environ.items() if name.lower().endswith("_proxy"))
-        done = subprocess.run(["unshare", "-m", "-p", "-f", "--kill-child", "sh", "-c", INSIDE, "sh", self.path,
+        done = subprocess.run([*UNSHARE, "-p", "-f", "--kill-child", "sh", "-c", INSIDE, "sh", self.path,
                                command, proxies], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}"
