@@ -488,6 +488,33 @@ static void lack_of_memory_never_puts_a_position_ahead(void **state)
     assert_int_equal(effects_of(e, NULL), (int64_t)journal.n);
 }
 
+/* Whichever allocation fails: the source is reopened if need be, and positions move again. */
+static void position_moves_again_after_a_lack_of_memory(void **state)
+{
+    struct engine *e = *state;
+    struct fail_nth fail;
+    bool reached = true;
+
+    for (unsigned at = 1; reached; at++) {
+        char id[16];
+        snprintf(id, sizeof id, "m%u", at);
+        semel__pump_done(&journal.pump);
+        start(e);
+        assert_ok(e, assign(e));
+        journal.n = 0;
+        push(0, at, id, "ok");
+        fail_nth_begin(&fail, at);
+        (void)step(e);
+        reached = fail_nth_end(&fail);
+        for (int i = 0; i < 10 && position(e, 0) != at + 1; i++) {
+            e->now_us += 100 * SECOND_US;
+            (void)step(e);
+        }
+        assert_int_equal(position(e, 0), at + 1);
+        assert_int_equal(effects_of(e, id), 1);
+    }
+}
+
 /* One fate: faults, zombies, rewinds and crashes; what is not finished is finished at the end. */
 static void random_fate(struct engine *e, uint64_t seed)
 {
@@ -577,6 +604,7 @@ int main(int argc, char **argv)
         ON_JOURNALS(rewound_position_is_read_from),
         ON_JOURNALS(delivery_of_an_older_epoch_moves_nothing),
         ON_JOURNALS(lack_of_memory_never_puts_a_position_ahead),
+        ON_JOURNALS(position_moves_again_after_a_lack_of_memory),
         ON_JOURNALS(nothing_is_lost_and_nothing_is_twice),
     };
     engine_stores(argc, argv);
