@@ -508,7 +508,6 @@ def check_neighbours(daemon, outbox, names, at_least):
     first, then = pass_by(), sorted(pass_by() for _ in range(5))
     print(f"{WAITING} events of one aggregate: others of its shard after {first:.2f} s, then {then} s; {waits()} wait")
     assert waits() >= at_least
-    assert then[2] < 5
 
 
 def test_an_aggregate_with_very_many_events_behind_a_refused_one_does_not_delay_its_shard(tmp_path, outbox):
