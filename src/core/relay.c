@@ -766,9 +766,9 @@ static semel_status plan(struct round *round, struct semel_error *err)
 /* ---- looking behind what cannot go --------------------------------------------------------------- */
 
 /* Events of destinations that are down, or have no turn yet, are all that was read: which shards have more? */
-static size_t list_peeks(struct semel_relay *relay, const struct round *round,
-                         struct semel_relay_start starts[SEMEL_RELAY_SHARDS])
+static size_t list_peeks(const struct round *round, struct semel_relay_start starts[SEMEL_RELAY_SHARDS])
 {
+    struct semel_relay *relay = round->relay;
     size_t n = 0;
     for (size_t i = 0; i < round->n_starts; i++) {
         struct shard *shard = &relay->shards[semel__relay_index(round->starts[i].shard)];
@@ -780,21 +780,22 @@ static size_t list_peeks(struct semel_relay *relay, const struct round *round,
     return n;
 }
 
-/* May it go there? Not if that destination was thought of in this step: what was read, or stands aside, tries it. */
+/* May the event go? Not if an earlier one of its aggregate stands aside; and a destination that is due is tried by
+ * what was read, or stands aside, if there is something for it. */
 static bool may_work(struct round *round, const struct semel_relay_event *event, struct semel_arena *arena)
 {
     struct semel_relay *relay = round->relay;
     struct semel_str name = {0};
     struct semel_error ignored;
-    if (relay->options.destination(relay->options.ctx, event, arena, &name, &ignored) != SEMEL_OK)
+    if (event->held || relay->options.destination(relay->options.ctx, event, arena, &name, &ignored) != SEMEL_OK)
         return false;
     const struct destination *d = known(relay, name);
     return d == NULL || !d->down || (!d->used && round->steady_us >= d->until_us);
 }
 
 /* Nothing goes. Looks, from where it last stopped, whether an event for a destination that may work stands behind what
- * was read (it may be held back by its aggregate nevertheless). Five minutes after it came to the end it begins anew,
- * for lower numbers that were committed later. *ret: there is one. */
+ * was read (an earlier one of its aggregate may still hold it back). Five minutes after it came to the end it begins
+ * anew, for lower numbers that were committed later. *ret: there is one. */
 static semel_status peek(struct round *round, bool *ret, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
@@ -810,7 +811,7 @@ static semel_status peek(struct round *round, bool *ret, struct semel_error *err
     }
     *ret = false;
     for (int i = 0; status == SEMEL_OK && !relay->mapped && n_events > 0 && i < PEEKS_MAX; i++) {
-        const size_t n = list_peeks(relay, round, starts);
+        const size_t n = list_peeks(round, starts);
         if (n == 0)
             break;
         struct semel_relay_scan scan = scan_of(relay, starts, n);

@@ -32,8 +32,8 @@ struct shard {
     int64_t losses;
     int64_t last_seq; /* the last one that this step has read */
     bool exhausted;   /* and there were no more */
-    int64_t peeked;   /* up to it somebody has looked what stands behind what cannot go */
-    int64_t other;    /* a number there whose destination may work; what stands before it must make room */
+    int64_t peeked;   /* the relay has looked at the events up to this number, which it has not read yet */
+    int64_t other;    /* the number of one of them that may go: those before it must make room */
 };
 
 /* Where a shard is in an array. A mapped table's only one has a multiple of 64 as its number. */

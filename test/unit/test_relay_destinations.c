@@ -150,6 +150,24 @@ static void outage_moves_nothing_aside_where_nothing_else_could_go(void **state)
     assert_in_range(steps_until("d2", 60), 1, 59);
 }
 
+/* One that an earlier event of its aggregate holds back could not go either. */
+static void event_that_is_held_back_makes_nobody_move_aside(void **state)
+{
+    (void)state;
+    begin_again();
+    options.rows = 20;
+    make_relay(0);
+    struct row *dead = put("aa999", "dead", "d2");
+    dead->aside = true;
+    dead->due_us = SEMEL_NONE;
+    SET(dead->status, "dead");
+    sink.down = "d1";
+    put_many(400, "d1");
+    put("aa999", "d2", "d2");
+    assert_int_equal(steps_until("d2", 60), 60);
+    assert_int_equal(counts()->aside, 0);
+}
+
 /* Both are down, and only one of them is seen: the other one is tried again nevertheless. */
 static void destination_that_recovers_behind_one_that_is_down_is_tried(void **state)
 {
@@ -248,6 +266,7 @@ int main(void)
         ON(destination_that_is_due_stays_due_when_another_hangs),
         ON(destination_that_was_never_tried_is_found_behind_one_that_is_down),
         ON(outage_moves_nothing_aside_where_nothing_else_could_go),
+        ON(event_that_is_held_back_makes_nobody_move_aside),
         ON(destination_that_recovers_behind_one_that_is_down_is_tried),
         ON(lower_number_behind_one_that_is_down_is_found_later),
         ON(sink_that_cannot_be_used_is_left_alone_for_a_while),
