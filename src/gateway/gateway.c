@@ -69,14 +69,20 @@ static int headers_fault(const struct semel_http_request *req, const char **ret_
 
 /* ==== the request ================================================================================ */
 
-/* The peer's own are there already if it is trusted. */
+/* The peer's own are there already if it is trusted, but for X-Forwarded-For: all its lines are one list, and the last
+ * one may be the peer's own behind a client's (RFC 9110, 5.3; HAProxy adds a line). */
 static void put_forwarded(struct semel_buf *lines, const struct semel_http_request *req, const char *peer, bool trusted)
 {
-    struct semel_str before = trusted ? semel__http_header(req, "x-forwarded-for") : (struct semel_str){NULL, 0};
-    if (before.n > 0)
-        semel__buf_addf(lines, "X-Forwarded-For: %.*s, %s\r\n", (int)before.n, before.p, peer);
-    else
-        semel__head_put(lines, SEMEL_STR("X-Forwarded-For"), semel__str(peer));
+    semel__buf_addz(lines, "X-Forwarded-For: ");
+    for (size_t i = 0; trusted && i < req->n_headers; i++) {
+        struct semel_str before = req->headers[i].value;
+        if (before.n == 0 || !semel__same_word(req->headers[i].name, "x-forwarded-for"))
+            continue;
+        semel__buf_add(lines, before.p, before.n);
+        semel__buf_addz(lines, ", ");
+    }
+    semel__buf_addz(lines, peer);
+    semel__buf_addz(lines, "\r\n");
     if (!trusted || semel__http_header(req, "x-forwarded-proto").p == NULL)
         semel__head_put(lines, SEMEL_STR("X-Forwarded-Proto"), req->secure ? SEMEL_STR("https") : SEMEL_STR("http"));
     if (!trusted || semel__http_header(req, "x-forwarded-host").p == NULL)

@@ -131,6 +131,14 @@ static void a_trusted_peer_tells_who_its_client_is(void **state)
     assert_string_equal(upstream_seen(&up)->head, "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-Proto: https\r\n"
                                                   "X-Real-IP: 1.2.3.4\r\nX-Forwarded-For: 1.2.3.4, 127.0.0.1\r\n"
                                                   "X-Forwarded-Host: shop.example\r\nVia: 1.1 semel\r\n\r\n");
+    /* What a client pretends stands before what the peer has added, be it in one line or in two (HAProxy). */
+    reply = client_ask(&server, "GET / HTTP/1.1\r\n" HOST "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For:\r\n"
+                                "x-forwarded-for: 5.6.7.8, 9.9.9.9\r\n\r\n");
+    reply_done(&reply);
+    assert_string_equal(upstream_seen(&up)->head,
+                        "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For: 1.2.3.4, 5.6.7.8, 9.9.9.9, "
+                        "127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\n"
+                        "Via: 1.1 semel\r\n\r\n");
     close_gateway(0);
     static const char *const others[] = {"127.0.0.128/25", "10.0.0.0/8", "::/1"};
     settings.trusted = others;
