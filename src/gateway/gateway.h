@@ -10,7 +10,8 @@
  * A request passes these rules, in this order:
  *
  *     400   a target that servers read in different ways: an empty segment (but for a last one), `.` or `..`, also
- *           escaped, an escaped slash, backslash or NUL, a backslash, a malformed escape; `*`
+ *           escaped, each also with parameters (`..;a`), an escaped slash, backslash or NUL, a backslash, a malformed
+ *           escape; `*`
  *     400   a header that changes the method: X-HTTP-Method-Override, X-HTTP-Method, X-Method-Override (P100)
  *     400   a Connection header that names a header of this request which is for the upstream: it would vanish behind
  *           our check
@@ -55,7 +56,7 @@ enum semel_gateway_key {
 struct semel_gateway_rule {
     /* "POST /v1/charges", "PUT|DELETE /v1/accounts/{id}", "* /v1/{rest*}": methods (* is POST, PUT, PATCH and DELETE),
      * and a path as in http.h's routes. It matches every spelling that servers take for that path: escapes, any case,
-     * a last slash. */
+     * a last slash, parameters (`;a=b`). */
     const char *match;
     enum semel_gateway_key key;
     const char *key_header;    /* "Idempotency-Key" */

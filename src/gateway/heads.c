@@ -121,10 +121,12 @@ static int unescape(const char *p, size_t n)
     return low < 0 ? -1 : high << 4 | low;
 }
 
-/* A segment of the path. Fills *ret_dots with the number of its dots if there is nothing else in it. */
+/* A segment of the path. Fills *ret_dots with the number of its dots if there is nothing else in it. Servlet containers
+ * cut parameters off, from a `;` on, before they look for dots: /..;a/ is /../ for them. */
 static const char *segment_fault(struct semel_str segment, size_t *ret_dots)
 {
     size_t dots = 0, others = 0;
+    bool named = true; /* not behind a `;` */
     for (size_t i = 0; i < segment.n; i++) {
         int c = (unsigned char)segment.p[i];
         if (c == '%') {
@@ -136,9 +138,11 @@ static const char *segment_fault(struct semel_str segment, size_t *ret_dots)
             i += 2;
         } else if (c == '\\') {
             return "the path has a backslash";
+        } else if (c == ';') {
+            named = false;
         }
-        dots += c == '.';
-        others += c != '.';
+        dots += named && c == '.';
+        others += named && c != '.';
     }
     *ret_dots = others == 0 ? dots : 0;
     return NULL;
@@ -153,7 +157,7 @@ const char *semel__target_fault(struct semel_str target)
     for (size_t at = 1; at <= n;) {
         const char *slash = memchr(target.p + at, '/', n - at);
         size_t end = slash != NULL ? (size_t)(slash - target.p) : n, dots = 0;
-        if (end == at && end < n)
+        if ((end == at || target.p[at] == ';') && end < n)
             return "the path has an empty segment";
         const char *fault = segment_fault((struct semel_str){target.p + at, end - at}, &dots);
         if (fault != NULL)

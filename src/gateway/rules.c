@@ -226,7 +226,7 @@ static bool next_segment(struct semel_str *path, struct semel_str *ret)
 }
 
 /* Escapes are well-formed here. */
-static bool same_segment(struct semel_str pattern, struct semel_str raw)
+static bool same_text(struct semel_str pattern, struct semel_str raw)
 {
     size_t k = 0;
     for (size_t i = 0; i < raw.n; i++, k++) {
@@ -239,6 +239,14 @@ static bool same_segment(struct semel_str pattern, struct semel_str raw)
             return false;
     }
     return k == pattern.n;
+}
+
+/* Servlet containers cut parameters off: /v1/charges;a=b is /v1/charges for them. */
+static bool same_segment(struct semel_str pattern, struct semel_str raw)
+{
+    const char *parameters = raw.n > 0 ? memchr(raw.p, ';', raw.n) : NULL;
+    size_t n = parameters != NULL ? (size_t)(parameters - raw.p) : raw.n;
+    return same_text(pattern, raw) || same_text(pattern, (struct semel_str){raw.p, n});
 }
 
 static bool same_path(struct semel_str pattern, struct semel_str path)

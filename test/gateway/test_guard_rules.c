@@ -39,6 +39,7 @@ static void keys_that_are_none_are_refused(void **state)
     assert_refused(request("POST", "/required", NULL, "", "x"), 400, "missing");
     assert_refused(request("POST", "/Required/", NULL, "", "x"), 400, "missing"); /* P91 */
     assert_refused(request("POST", "/re%71uired", NULL, "", "x"), 400, "missing");
+    assert_refused(request("POST", "/required;a=1", NULL, "", "x"), 400, "missing");
     assert_int_equal(status_of(request("POST", "/", "1234\t5678", "", "x")), 400);
     assert_int_equal(upstream_seen(&up)->heads, 0);
     long_key[255] = '\0';

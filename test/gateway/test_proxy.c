@@ -176,6 +176,10 @@ static const struct {
     {"GET /.. HTTP/1.1\r\n" HOST "\r\n", 400},
     {"GET /v1/%2e%2E/admin HTTP/1.1\r\n" HOST "\r\n", 400},
     {"GET /v1/.%2e HTTP/1.1\r\n" HOST "\r\n", 400},
+    {"GET /v1/..;/admin HTTP/1.1\r\n" HOST "\r\n", 400},
+    {"GET /v1/%2e%2e;a=1/admin HTTP/1.1\r\n" HOST "\r\n", 400},
+    {"GET /v1/.;a HTTP/1.1\r\n" HOST "\r\n", 400},
+    {"GET /v1/;a/admin HTTP/1.1\r\n" HOST "\r\n", 400},
     {"GET /v1%2fcharges HTTP/1.1\r\n" HOST "\r\n", 400},
     {"GET /v1%5Ccharges HTTP/1.1\r\n" HOST "\r\n", 400},
     {"GET /v1\\charges HTTP/1.1\r\n" HOST "\r\n", 400},
@@ -229,7 +233,7 @@ static void targets_that_all_read_alike_pass(void **state)
 {
     (void)state;
     static const char *const fine[] = {"/",       "/v1/",  "/v1/charges/", "/a.b/..c/...", "/v1/%20?/../%2f//",
-                                       "/%F0%9F", "/a?b=%"};
+                                       "/%F0%9F", "/a?b=%", "/a;b=../c;..", "/a/;b"};
     for (size_t i = 0; i < COUNT(fine); i++) {
         char text[256];
         snprintf(text, sizeof text, "GET %s HTTP/1.1\r\n" HOST "\r\n", fine[i]);
