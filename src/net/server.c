@@ -200,8 +200,8 @@ static struct semel_http_exchange *mail_empty(struct mail *mail)
  * Plaintext is written at once, as far as the socket takes it; a timer that runs is not set anew for a later time-out.
  *
  * Invariants: one write at a time, from memory that stays as it is until it ended; ciphertext is read only while none
- * is waiting to be decrypted, so a peer has at most one read of it; after close nothing is started, and the memory is
- * freed when both handles are closed.
+ * is waiting to be decrypted, so a peer has at most one read of it, and of the session's own output what two reads
+ * make; after close nothing is started, and the memory is freed when both handles are closed.
  */
 
 #define NEVER UINT64_MAX
@@ -282,11 +282,13 @@ static void peer_close(struct peer *peer)
     uv_close((uv_handle_t *)&peer->timer, handle_closed);
 }
 
-/* Gives plaintext to the connection, as long as it wants some. */
+/* Gives plaintext to the connection, as long as it wants some. Not while the client leaves the session's own output
+ * unread: it could make ever more of it, by attempts to renegotiate and by updates of keys (P53). */
 static void decrypt(struct peer *peer)
 {
     size_t n = 1;
-    while (n > 0 && peer->tls != NULL && !lingers(peer) && semel__conn_wants(peer->conn)) {
+    while (n > 0 && peer->tls != NULL && !lingers(peer) && semel__conn_wants(peer->conn) &&
+           semel__tls_unsent(peer->tls) <= SEMEL_TLS_CIPHER) {
         char *space = peer->http->plain_space;
         switch (semel__tls_read(peer->tls, space, SEMEL_CONN_READ, &n)) {
         case SEMEL_TLS_OPEN:

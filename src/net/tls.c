@@ -227,6 +227,11 @@ size_t semel__tls_take(struct semel_tls *tls, char *out, size_t size)
     return n > 0 ? (size_t)n : 0;
 }
 
+size_t semel__tls_unsent(const struct semel_tls *tls)
+{
+    return BIO_ctrl_pending(tls->out);
+}
+
 bool semel__tls_ready(const struct semel_tls *tls)
 {
     return !tls->broken && SSL_is_init_finished(tls->ssl);

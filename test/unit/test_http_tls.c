@@ -3,11 +3,15 @@
  * test_http_tls.c: the server behind TLS: handshakes, certificates that change, clients that are strangers.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <openssl/core_names.h>
 #include <openssl/err.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
@@ -363,6 +367,88 @@ static void a_client_needs_a_certificate_of_the_ca_if_there_is_one(void **state)
     tls_close(&client);
 }
 
+/* ---- a client that only renegotiates ---- */
+
+#define RENEGOTIATION 33 /* bytes of a record with the head of a ClientHello: TLS 1.2, AES-128-GCM */
+#define FLOOD ((size_t)8 << 20)
+#define KEY_BLOCK 40 /* both keys, and the fixed parts of both nonces */
+
+static void derive_keys(SSL *ssl, unsigned char out[KEY_BLOCK])
+{
+    unsigned char master[48], randoms[64];
+    char digest[] = "SHA256", label[] = "key expansion";
+    assert_int_equal(SSL_SESSION_get_master_key(SSL_get_session(ssl), master, sizeof master), sizeof master);
+    SSL_get_server_random(ssl, randoms, 32);
+    SSL_get_client_random(ssl, randoms + 32, 32);
+    OSSL_PARAM params[] = {OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
+                           OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SECRET, master, sizeof master),
+                           OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SEED, label, sizeof label - 1),
+                           OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SEED, randoms, sizeof randoms),
+                           OSSL_PARAM_construct_end()};
+    EVP_KDF *kdf = EVP_KDF_fetch(NULL, OSSL_KDF_NAME_TLS1_PRF, NULL);
+    EVP_KDF_CTX *ctx = EVP_KDF_CTX_new(kdf);
+    assert_int_equal(EVP_KDF_derive(ctx, out, KEY_BLOCK, params), 1);
+    EVP_KDF_CTX_free(ctx);
+    EVP_KDF_free(kdf);
+}
+
+/* The record with this number. OpenSSL's own client would wait for an answer to each. */
+static void renegotiate(EVP_CIPHER_CTX *ctx, const unsigned char keys[KEY_BLOCK], uint64_t number, unsigned char *out)
+{
+    static const unsigned char hello[] = {1, 0, 0, 0}, begin[] = {22, 3, 3, 0, 28};
+    unsigned char nonce[12], head[] = {0, 0, 0, 0, 0, 0, 0, 0, 22, 3, 3, 0, sizeof hello};
+    int n;
+    for (int i = 0; i < 8; i++)
+        head[i] = (unsigned char)(number >> (56 - 8 * i));
+    memcpy(nonce, keys + 32, 4);
+    memcpy(nonce + 4, head, 8);
+    memcpy(out, begin, sizeof begin);
+    memcpy(out + 5, head, 8);
+    assert_true(EVP_EncryptInit_ex(ctx, EVP_aes_128_gcm(), NULL, keys, nonce) == 1 &&
+                EVP_EncryptUpdate(ctx, NULL, &n, head, sizeof head) == 1 &&
+                EVP_EncryptUpdate(ctx, out + 13, &n, hello, sizeof hello) == 1 &&
+                EVP_EncryptFinal_ex(ctx, out + 17, &n) == 1 &&
+                EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_GET_TAG, 16, out + 17) == 1);
+}
+
+static bool takes_more(int fd, int wait_ms)
+{
+    struct pollfd poller = {.fd = fd, .events = POLLOUT};
+    return poll(&poller, 1, wait_ms) == 1;
+}
+
+/* P53: each attempt to renegotiate is answered by an alert. A client that does not read them is not read either, so
+ * that they do not fill the memory; when it reads them it is read again. */
+static void a_client_that_leaves_alerts_unread_is_not_read(void **state)
+{
+    (void)state;
+    struct tls_client client;
+    unsigned char keys[KEY_BLOCK], record[RENEGOTIATION];
+    char drop[4096];
+    int small = 4096;
+    size_t sent = 0;
+    httpd.settings.limits.head_ms = 600000;
+    httpd_start(&httpd);
+    tls_prepare(&client);
+    SSL_CTX_set_max_proto_version(client.ctx, TLS1_2_VERSION);
+    SSL_CTX_set_cipher_list(client.ctx, "ECDHE-ECDSA-AES128-GCM-SHA256");
+    assert_true(tls_connect(&client));
+    setsockopt(client.fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    setsockopt(client.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    derive_keys(client.ssl, keys);
+    EVP_CIPHER_CTX *ctx = EVP_CIPHER_CTX_new();
+    for (uint64_t number = 1; sent < FLOOD && takes_more(client.fd, 2000); number++) {
+        renegotiate(ctx, keys, number, record);
+        assert_int_equal(send(client.fd, record, sizeof record, MSG_NOSIGNAL), sizeof record);
+        sent += sizeof record;
+    }
+    assert_true(sent < FLOOD);
+    while (!takes_more(client.fd, 0))
+        assert_true(recv(client.fd, drop, sizeof drop, 0) > 0);
+    EVP_CIPHER_CTX_free(ctx);
+    tls_close(&client);
+}
+
 static void files_that_cannot_be_used_are_named(void **state)
 {
     (void)state;
@@ -405,6 +491,7 @@ int main(void)
         CASE(plain_http_on_a_tls_port_is_told_so),
         CASE(garbage_on_a_tls_port_ends_the_connection),
         OWN(a_handshake_that_never_ends_is_cut_off),
+        OWN(a_client_that_leaves_alerts_unread_is_not_read),
         CASE(a_reload_changes_the_certificate_and_keeps_the_connections),
         OWN(a_client_needs_a_certificate_of_the_ca_if_there_is_one),
         OWN(files_that_cannot_be_used_are_named),
