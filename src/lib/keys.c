@@ -134,6 +134,29 @@ static void show(const struct semel_key_claim *claim, bool is_time, struct semel
     }
 }
 
+/* Whether the claim was committed is unknown, and nothing was done under it yet. Who can renew the lease has the claim,
+ * for certain after that commit (P98); else nobody has it. UNKNOWN: that cannot be found out now. */
+static semel_status claim_again(struct semel *s, const struct semel_key_ops *ops, const struct semel_key_claim *claim,
+                                int64_t lease_us, struct semel_error *err)
+{
+    struct semel_error ignored; /* `err` has the doubt */
+    bool ours = false;
+    int64_t now_us;
+    semel_status status = SEMEL_OK;
+    if (claim->act == SEMEL_KEY_RUN) {
+        status = semel_store_begin(s->store, SEMEL_TX_OWN, &now_us, &ignored);
+        if (status == SEMEL_OK)
+            status = end(s, ops->renew(s->store, claim->token, now_us + lease_us, &ours, &ignored), &ignored);
+    }
+    if (status != SEMEL_OK)
+        return SEMEL_UNKNOWN;
+    if (!ours)
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
+                           "the connection was lost, and nothing was claimed: repeat the call");
+    semel__error_clear(err);
+    return SEMEL_OK;
+}
+
 /* lease_us NONE: it ends in the caller's transaction. */
 static semel_status enter(struct semel *s, const struct semel_key_request *request, enum semel_effect effect,
                           int64_t lease_us, struct semel_key_verdict *ret, struct semel_error *err)
@@ -161,6 +184,8 @@ static semel_status enter(struct semel *s, const struct semel_key_request *reque
     claim.want.lease_until_us = leased ? now_us + (begin ? BEGIN_LEASE_US : lease_us) : SEMEL_NONE;
     status = ops->claim(s->store, &claim, 1, semel__str(s->owner), &s->inbox.tokens, &s->rng, now_us, &s->arena, err);
     status = end(s, status, err);
+    if (status == SEMEL_UNKNOWN && !begin)
+        status = claim_again(s, ops, &claim, lease_us, err);
     if (status != SEMEL_OK)
         return status;
     if (begin && claim.act == SEMEL_KEY_RUN && !s->loose)

@@ -131,6 +131,71 @@ static void expired_claim_is_unknown_until_its_late_answer(void **state)
     assert_int_equal(finish(d, token), SEMEL_FENCED);
 }
 
+/* The store of a handle whose next commit is answered by nobody. */
+static struct {
+    const struct semel_store_ops *real;
+    struct semel_store_ops ops;
+    bool done; /* it was done nevertheless */
+    int left;
+} doubt;
+
+static semel_status commit_in_doubt(struct semel_store *store, struct semel_error *err)
+{
+    if (doubt.left == 0)
+        return doubt.real->commit(store, err);
+    doubt.left--;
+    if (doubt.done)
+        assert_int_equal(doubt.real->commit(store, err), SEMEL_OK);
+    else
+        doubt.real->rollback(store);
+    return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_ENVIRONMENT, "the connection was lost during commit");
+}
+
+static void doubt_commits(struct handle *d, int n, bool done)
+{
+    doubt.real = d->s->store->ops;
+    doubt.ops = *doubt.real;
+    doubt.ops.commit = commit_in_doubt;
+    doubt.done = done;
+    doubt.left = n;
+    d->s->store->ops = &doubt.ops;
+}
+
+static semel_status claim_in_doubt(struct handle *d, int n, bool done, struct semel_key_verdict *ret)
+{
+    struct semel_key_request r = request("f");
+    doubt_commits(d, n, done);
+    semel_status status = semel_key_claim(d->s, &r, SEMEL_KEY_OUTSIDE, 60000, ret, &d->err);
+    d->s->store->ops = doubt.real;
+    d->db = semel_native(d->s);
+    return status;
+}
+
+/* P98 */
+static void claim_whose_commit_is_in_doubt_is_the_callers_or_nobodys(void **state)
+{
+    struct handle *d = *state;
+    struct semel_key_verdict v;
+    assert_refused(d, claim_in_doubt(d, 1, false, &v), SEMEL_RETRY, "nothing was claimed");
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_idempotency"), 0);
+    assert_fine(d, claim_in_doubt(d, 1, true, &v)); /* it was done, and is not left to become unknown */
+    assert_int_equal(v.act, SEMEL_KEY_RUN);
+    pass(d, 59 * SECOND_US);
+    assert_int_equal(key_claim(d, SEMEL_KEY_OUTSIDE).act, SEMEL_KEY_BUSY);
+    assert_fine(d, finish(d, v.token));
+    assert_refused(d, claim_in_doubt(d, 1, true, &v), SEMEL_RETRY, "repeat the call"); /* an answer: read again */
+    assert_int_equal(key_claim(d, SEMEL_KEY_OUTSIDE).act, SEMEL_KEY_REPLAY);
+}
+
+/* P98: the look at it may fail, too. */
+static void claim_that_cannot_be_looked_at_again_stays_in_doubt(void **state)
+{
+    struct handle *d = *state;
+    struct semel_key_verdict v;
+    assert_refused(d, claim_in_doubt(d, 2, true, &v), SEMEL_UNKNOWN, "lost during commit");
+    assert_int_equal(key_claim(d, SEMEL_KEY_OUTSIDE).act, SEMEL_KEY_BUSY);
+}
+
 static void unknown_says_why(void **state)
 {
     struct handle *d = *state;
@@ -199,6 +264,8 @@ int main(void)
         ON_BOTH(undone_begin_lets_the_transaction_commit),
         ON_BOTH(late_finish_of_an_atomic_claim_prevents_the_commit),
         ON_BOTH(expired_claim_is_unknown_until_its_late_answer),
+        ON_FILE(claim_whose_commit_is_in_doubt_is_the_callers_or_nobodys),
+        ON_FILE(claim_that_cannot_be_looked_at_again_stays_in_doubt),
         ON_OWN(unknown_says_why),
         ON_OWN(bad_input_is_refused),
         ON_OWN(begun_keys_of_one_transaction_are_bounded),
