@@ -103,6 +103,25 @@ static void done(struct handle *d, const struct semel_msg *m)
 
 /* ---- in the caller's transaction ------------------------------------------------------------------------ */
 
+/* I10: a session in which a backslash escapes what follows it, as those of old programs. */
+static void backslashes_of_the_caller_may_mean_something_else(void **state)
+{
+    struct handle *d = *state;
+    struct semel_msg m = mail("0192d4a5-0000-7000-8000-000000000001");
+    struct semel_msg again = mail("0192d4a5-0000-7000-8000-000000000002");
+
+    m.business_key = again.business_key = semel_str("k");
+    sql(d, "SET standard_conforming_strings = off");
+    sql(d, "BEGIN");
+    begin(d, &m, SEMEL_RUN);
+    done(d, &m);
+    sql(d, "COMMIT");
+    sql(d, "BEGIN");
+    begin(d, &again, SEMEL_ACK);
+    assert_int_equal(d->v.why, SEMEL_WHY_BUSINESS);
+    sql(d, "COMMIT");
+}
+
 /* I2, I5 */
 static void effect_and_record_are_one_commit_and_a_duplicate_is_acknowledged(void **state)
 {
@@ -496,6 +515,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, up, down)
     const struct CMUnitTest tests[] = {
         TEST(effect_and_record_are_one_commit_and_a_duplicate_is_acknowledged),
+        TEST(backslashes_of_the_caller_may_mean_something_else),
         TEST(begin_without_its_end_cannot_commit),
         TEST(end_that_a_savepoint_took_back_cannot_commit_either),
         TEST(end_that_a_savepoint_took_back_can_be_written_again),
