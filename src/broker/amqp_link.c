@@ -482,6 +482,7 @@ struct sending {
     struct ticket *tickets; /* the items on their way, in the order of their numbers */
     uint64_t base;          /* the number before that of the first ticket */
     size_t sent, first;     /* tickets; the first without an answer */
+    bool corked;
     /* A returned message. */
     char exchange[AMQP_SHORT_MAX], routing_key[AMQP_SHORT_MAX];
     size_t n_exchange, n_routing_key;
@@ -570,6 +571,17 @@ static size_t part_of(const struct amqp_link *link)
     const size_t room = (size_t)amqp_get_frame_max(link->conn) - FRAME_ENDS;
 
     return room < AMQP_FRAME_PART ? room : AMQP_FRAME_PART;
+}
+
+/* While it is on, short frames wait in the socket for others. Whoever waits for an answer turns it off first: else the
+ * kernel sends the last of them 200 ms later. */
+static void cork(struct sending *s, bool on)
+{
+    const int value = on;
+
+    if (s->corked != on)
+        (void)setsockopt(amqp_get_sockfd(s->amqp->sender.conn), IPPROTO_TCP, TCP_CORK, &value, sizeof value);
+    s->corked = on;
 }
 
 /* Not OK: part of it may have been sent, and the connection is unusable. */
@@ -692,6 +704,7 @@ static semel_status settle(struct sending *s, struct semel_error *err)
     semel_status status = SEMEL_OK;
     bool got;
 
+    cork(s, false);
     while (status == SEMEL_OK && s->first < s->sent) {
         const int64_t left_us = until_us - semel__steady_us();
         if (left_us <= 0)
@@ -709,6 +722,7 @@ static semel_status open_sender(struct sending *s, struct semel_error *err)
     semel_status status = SEMEL_OK;
 
     s->sent = s->first = s->next_return = 0;
+    s->corked = false;
     amqp->sender.until_us = s->until_us;
     if (amqp->sender.conn != NULL && look_at_all(s, NULL) != SEMEL_OK)
         semel__amqp_link_close(&amqp->sender, false); /* it closed while we did not look */
@@ -723,11 +737,6 @@ static semel_status open_sender(struct sending *s, struct semel_error *err)
     }
     s->base = amqp->published;
     return status;
-}
-
-static void cork(const struct amqp_link *link, int on)
-{
-    (void)setsockopt(amqp_get_sockfd(link->conn), IPPROTO_TCP, TCP_CORK, &on, sizeof on);
 }
 
 static bool is_known(const struct amqp *amqp, struct semel_str exchange)
@@ -774,8 +783,10 @@ static semel_status send_all(struct sending *s, struct semel_error *err)
             semel__publish_end(&s->items[i], SEMEL_INVALID, false, "amqp: its headers or its payload are too long");
         else if (!is_known(s->amqp, place.exchange) || item->payload.n > ALONE_BYTES)
             status = send_alone(s, i, &place, err);
-        else
+        else {
+            cork(s, s->n > 1);
             status = send_item(s, i, &place, err);
+        }
         if (status == SEMEL_OK && i % LOOK_EVERY == 0)
             status = look_at_all(s, err);
     }
@@ -810,13 +821,9 @@ semel_status semel__amqp_publish(struct semel_broker *broker, struct semel_publi
     semel_status status = s.tickets != NULL ? open_sender(&s, &why) : semel__fail_memory(&why);
 
     if (status == SEMEL_OK) {
-        if (n > 1)
-            cork(&amqp->sender, 1);
         status = send_all(&s, &why);
-        if (status == SEMEL_OK) {
-            cork(&amqp->sender, 0);
+        if (status == SEMEL_OK)
             status = settle(&s, &why);
-        }
         end_rest(&s, status, &why);
         if (status != SEMEL_OK)
             semel__amqp_link_close(&amqp->sender, false);

@@ -506,6 +506,31 @@ static void exchange_of_the_settings_gets_everything_by_routing_key(void **state
     rabbit_side_close(&reader);
 }
 
+/* The first message to an exchange travels alone. It must not wait in our own socket for company that does not come:
+ * the kernel gives that up after 200 ms, which makes more than the time of this call. */
+static void message_that_travels_alone_leaves_at_once(void **state)
+{
+    enum { N = 100 };
+    static const char *const places[] = {"exchange:amq.fanout", "exchange:amq.direct"};
+    struct semel_publish items[N];
+    struct rabbit_side side;
+    size_t confirmed = 0;
+
+    (void)state;
+    make_queue("classic", false);
+    rabbit_client_bind(&client, queue, "amq.fanout", "k");
+    rabbit_client_bind(&client, queue, "amq.direct", "k");
+    rabbit_side_open(&side, server.port, queue, "");
+    for (size_t i = 0; i < N; i++)
+        items[i] = item_to(places[i % 2], SEMEL_STR("m"));
+    assert_int_equal(semel_broker_publish(side.broker, items, N, N * 100, &side.err), SEMEL_OK);
+    for (size_t i = 0; i < N; i++)
+        confirmed += items[i].status == SEMEL_OK;
+    assert_int_equal(confirmed, N);
+    rabbit_side_wait(&side, N);
+    rabbit_side_close(&side);
+}
+
 static void large_message_is_cut_into_frames_as_short_as_the_server_wants_them(void **state)
 {
     static const char *const tight[] = {"eval", "application:set_env(rabbit, frame_max, 4096).", NULL};
@@ -635,6 +660,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(headers_nested_without_end_harm_nobody),
         cmocka_unit_test(each_published_item_has_its_own_status),
         cmocka_unit_test(exchange_of_the_settings_gets_everything_by_routing_key),
+        cmocka_unit_test(message_that_travels_alone_leaves_at_once),
         cmocka_unit_test(large_message_is_cut_into_frames_as_short_as_the_server_wants_them),
         cmocka_unit_test(publishing_to_a_server_that_does_not_answer_claims_nothing),
         cmocka_unit_test(publish_ends_when_its_time_is_over),
