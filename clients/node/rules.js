@@ -5,7 +5,8 @@
 const { fingerprint } = require('./fingerprint.js');
 
 // The idle time-out ends a transaction whose handler never comes back: its key is free again then.
-const BEGIN = `SELECT k.act, k.status, k.headers, k.body, k.token,
+// A token does not survive a double, and an application may have parsers of its own for bigint and JSON: both are text.
+const BEGIN = `SELECT k.act, k.status, k.headers::text, k.body, k.token::text,
        pg_catalog.set_config('idle_in_transaction_session_timeout'::text, $1::text, true)
 FROM semel.key_begin($2::text, $3::text, $4::bytea, $5::interval, $6::interval) AS k`;
 const FINISH = 'SELECT semel.key_finish($1::bigint, $2::integer, $3::jsonb, $4::bytea)';
@@ -156,7 +157,8 @@ class Guard {
 
   replay({ act, status, headers, body }) {
     if (act !== 'replay') throw refusalOf(act);
-    const kept = headers.filter(([name]) => body !== null || name !== 'content-encoding'); // no body, no encoding
+    const pairs = JSON.parse(headers);
+    const kept = pairs.filter(([name]) => body !== null || name !== 'content-encoding'); // no body, no encoding
     return { status, headers: [...kept, ['idempotent-replayed', 'true']], body: body || Buffer.alloc(0) };
   }
 }

@@ -2,9 +2,12 @@
 // An application for middleware.py: node fastify_app.js PORT. A request says what its handler does.
 'use strict';
 const { Readable } = require('stream');
-const { Pool } = require('pg');
+const { Pool, types } = require('pg');
 const { idempotency } = require('semel/fastify');
 
+// As many applications do; a token of the middleware is larger than a double can be exact.
+types.setTypeParser(types.builtins.INT8, Number);
+types.setTypeParser(types.builtins.JSONB, (text) => text);
 const app = require('fastify')();
 const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: 10 });
 pool.on('error', () => {});
