@@ -174,14 +174,27 @@ function free(client, error) {
 // A key that is begun, and the transaction of its handler.
 class Held {
   constructor(guard, client, token, values) {
-    Object.assign(this, { guard, client, token, values, ended: false });
+    Object.assign(this, { guard, client, token, values, ended: false, lost: false });
+    // The server has ended the transaction of a handler that never answers: the pool gets its place back.
+    this.gone = (error) => {
+      if (this.ended || this.lost) return;
+      this.lost = true;
+      this.free(error);
+      guard.log(`connection lost while a handler ran: ${error.message}; its work was rolled back`);
+    };
+    client.on('error', this.gone);
     // What a handler is given: its queries are part of the transaction, until its answer is there.
     this.db = {
       query: (...given) => {
-        if (this.ended) throw new Error('semel: the transaction of this request has ended');
+        if (this.ended || this.lost) throw new Error('semel: the transaction of this request has ended');
         return client.query(...given);
       },
     };
+  }
+
+  free(error) {
+    this.client.removeListener('error', this.gone);
+    free(this.client, error);
   }
 
   // Commits or rolls back; gives the answer that may be sent now.
@@ -190,8 +203,9 @@ class Held {
     this.ended = true;
     const { client, guard } = this;
     const answer = { ...given, headers: (given.headers || []).filter(([name]) => name !== OUTCOME) };
+    if (this.lost) return completes(given) ? notStored(true).answer : answer; // no COMMIT was sent
     if (!completes(given)) {
-      await client.query('ROLLBACK').then(() => free(client), (error) => free(client, error));
+      await client.query('ROLLBACK').then(() => this.free(), (error) => this.free(error));
       return answer;
     }
     const pairs = answer.headers.filter(([name]) => !DROPPED.test(name));
@@ -201,7 +215,7 @@ class Held {
       const done = await client.query('COMMIT');
       if (done.command !== 'COMMIT') throw new Error(`COMMIT was answered by ${done.command}`);
     } catch (error) {
-      free(client, error);
+      this.free(error);
       if (/^2[23]/.test(error.code || '')) {
         guard.log(`the work cannot be committed: ${error.message}; it was rolled back`);
         return new Refusal(500, 'failed', 'nothing was done').answer;
@@ -209,7 +223,7 @@ class Held {
       guard.log(`COMMIT has no answer: ${error.message}; the key is read again`);
       return this.readAgain().catch((refusal) => refusal.answer);
     }
-    free(client);
+    this.free();
     return answer;
   }
 

@@ -1,8 +1,27 @@
 # SPDX-License-Identifier: MIT
 """The middleware of clients/node."""
+import socket
+
 import pytest
 
 pytest.register_assert_rewrite("middleware")
 from middleware import *  # noqa: E402,F401,F403
+from middleware import KEY, App, committed, effects, poll  # noqa: E402
 
 FRAMEWORKS = ["express", "fastify"]
+
+
+# P103: a handler that never answers does not keep its place in the pool when the server has ended its transaction
+def test_lost_connection_of_a_handler_that_never_answers_goes_back_to_the_pool(running, shop, tmp_path, db):
+    small = App(running.name, shop.url, tmp_path, POOL="1")
+    content = b'{"never": true}'
+    try:
+        with socket.create_connection(("127.0.0.1", small.port)) as link:
+            link.sendall(b"POST /act HTTP/1.1\r\nHost: a\r\nX-User: alice\r\nIdempotency-Key: %s\r\nContent-Type: "
+                         b"application/json\r\nContent-Length: %d\r\n\r\n%s" % (KEY.encode(), len(content), content))
+            poll(lambda: committed(db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
+                                       "current_database() AND query LIKE 'INSERT INTO ledger%%' "
+                                       "AND state = 'idle in transaction'"))
+        assert small.send()[0] == 201 and effects(db) == 1
+    finally:
+        small.kill()

@@ -9,7 +9,7 @@ const { idempotency } = require('semel/express');
 types.setTypeParser(types.builtins.INT8, Number);
 types.setTypeParser(types.builtins.JSONB, (text) => text);
 const app = express();
-const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: 10 });
+const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: Number(process.env.POOL || 10) });
 pool.on('error', () => {});
 app.use(idempotency({
   pool,
@@ -27,6 +27,7 @@ app.post('/act', async (req, res, next) => {
       [req.headers['idempotency-key']]);
     const body = done.rows[0].at + 'x'.repeat(asked.size || 0);
     await new Promise((later) => { setTimeout(later, (asked.sleep || 0) * 1000); });
+    if (asked.never) return;
     if (asked.raise) throw new Error('as it was asked');
     res.status(asked.status || 201);
     for (const [name, value] of asked.headers || []) res.append(name, value);

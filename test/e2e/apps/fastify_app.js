@@ -9,7 +9,7 @@ const { idempotency } = require('semel/fastify');
 types.setTypeParser(types.builtins.INT8, Number);
 types.setTypeParser(types.builtins.JSONB, (text) => text);
 const app = require('fastify')();
-const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: 10 });
+const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: Number(process.env.POOL || 10) });
 pool.on('error', () => {});
 app.register(idempotency, {
   pool,
@@ -25,6 +25,7 @@ app.post('/act', async (request, reply) => {
     [request.headers['idempotency-key']]);
   const body = Buffer.from(done.rows[0].at + 'x'.repeat(asked.size || 0));
   await new Promise((later) => { setTimeout(later, (asked.sleep || 0) * 1000); });
+  if (asked.never) await new Promise(() => {});
   if (asked.raise) throw new Error('as it was asked');
   reply.code(asked.status || 201);
   const many = new Map();
