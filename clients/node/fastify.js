@@ -24,6 +24,17 @@ async function collect(stream, check) {
   return Buffer.concat(chunks);
 }
 
+// Of an answer: what Fastify has serialized, or a stream.
+async function bodyOf(payload, most) {
+  const check = (size) => {
+    if (size > most) throw tooLong(most);
+  };
+  const streamed = payload && typeof payload.pipe === 'function';
+  const body = streamed ? await collect(payload, check) : Buffer.from(payload || '');
+  check(body.length);
+  return body;
+}
+
 // Sets status and headers; the body is returned.
 function dress(reply, { status, headers, body }) {
   for (const name of Object.keys(reply.getHeaders())) reply.removeHeader(name);
@@ -71,21 +82,24 @@ async function idempotency(app, options) {
   });
 
   app.addHook('onSend', async (request, reply, payload) => {
-    const held = request[STATE] && request[STATE].held;
-    if (!held || held.ended) return payload;
-    const check = (size) => {
-      if (size > guard.maxAnswer) throw tooLong(guard.maxAnswer);
-    };
-    let body;
+    const state = request[STATE];
+    const held = state && state.held;
+    if (!held) return payload;
+    // An async handler that does not return its reply sends twice (the second time nothing, or its error): only the
+    // first answer counts, and nothing may overtake its COMMIT.
+    if (state.settling) return new Promise(() => {});
+    if (held.ended) return payload;
+    state.settling = true;
+    const given = { status: reply.statusCode, headers: flat(reply.getHeaders()) };
     try {
-      body = payload && typeof payload.pipe === 'function' ? await collect(payload, check) : Buffer.from(payload || '');
-      check(body.length);
+      return dress(reply, await held.settle({ ...given, body: await bodyOf(payload, guard.maxAnswer) }));
     } catch (error) {
       await held.settle({ status: 500 });
       if (!(error instanceof Refusal)) throw error;
       return dress(reply, error.answer);
+    } finally {
+      state.settling = false;
     }
-    return dress(reply, await held.settle({ status: reply.statusCode, headers: flat(reply.getHeaders()), body }));
   });
 }
 

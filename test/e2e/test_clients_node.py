@@ -6,9 +6,23 @@ import pytest
 
 pytest.register_assert_rewrite("middleware")
 from middleware import *  # noqa: E402,F401,F403
-from middleware import KEY, App, committed, effects, poll  # noqa: E402
+from middleware import KEY, App, committed, effects, header, keys, poll  # noqa: E402
 
 FRAMEWORKS = ["express", "fastify"]
+
+
+# A8 P80: only the first answer counts; what is sent behind it, or instead of it, does not overtake its COMMIT
+@pytest.mark.parametrize("again", ["send", "throw"])
+def test_handler_that_goes_on_behind_its_answer_changes_nothing(app, shop, db, again):
+    first, replay = app.send(again=again), app.send(again=again)
+    assert (first[0], replay[0]) == (201, 201) and first[2] == replay[2] != b""
+    assert header(replay, "idempotent-replayed") == ["true"] and (effects(db), keys(db)) == (1, 1)
+    committed(db, """CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS
+                     'BEGIN RAISE EXCEPTION USING ERRCODE = ''23514''; END';
+                     CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+                     EXECUTE FUNCTION gate()""")
+    assert app.send(key=KEY + "-2", again=again)[0] == 500
+    assert (effects(db), keys(db)) == (1, 1) and app.process.poll() is None
 
 
 # P103: a handler that never answers does not keep its place in the pool when the server has ended its transaction

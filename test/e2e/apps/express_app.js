@@ -34,6 +34,8 @@ app.post('/act', async (req, res, next) => {
     for (let i = 0; asked.stream && i < body.length; i += 5000) res.write(body.slice(i, i + 5000));
     if (asked.stream) res.end();
     else res.send(Buffer.from(body));
+    if (asked.again === 'send') res.status(200).send('');
+    if (asked.again === 'throw') throw new Error('behind its answer');
   } catch (error) {
     next(error);
   }

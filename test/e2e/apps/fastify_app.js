@@ -31,6 +31,9 @@ app.post('/act', async (request, reply) => {
   const many = new Map();
   for (const [name, value] of asked.headers || []) many.set(name, [...(many.get(name) || []), value]);
   for (const [name, values] of many) reply.header(name, values.length > 1 ? values : values[0]);
+  if (asked.again) reply.send(body); // and not returned, so that Fastify sends once more
+  if (asked.again === 'throw') throw new Error('behind its answer');
+  if (asked.again) return undefined;
   return asked.stream ? Readable.from([body]) : body;
 });
 app.get('/', async () => 'up');
