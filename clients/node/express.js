@@ -56,6 +56,9 @@ function hold(res, guard, settle) {
     settle(answer).then((settled) => {
       res.writeHead = writeHead; // the others stay: what the handler writes behind its answer is dropped
       send(res, settled, end);
+    }).catch((error) => {
+      guard.log(`the answer cannot be sent: ${error.message}`);
+      res.destroy();
     });
   };
   const add = (chunk, encoding) => {
@@ -68,7 +71,8 @@ function hold(res, guard, settle) {
   res.writeHead = (status, reason, headers = typeof reason === 'string' ? undefined : reason) => {
     res.statusCode = status;
     const given = Array.isArray(headers) ? pairsOf(headers) : Object.entries(headers || {});
-    for (const [name, value] of given) res.setHeader(name, value);
+    for (const [name] of given) res.removeHeader(name);
+    for (const [name, value] of given) res.appendHeader(name, value); // a list may repeat a name
     return res;
   };
   res.write = (chunk, encoding, callback) => {
@@ -77,7 +81,12 @@ function hold(res, guard, settle) {
     if (call) process.nextTick(call);
     return true;
   };
-  res.end = (chunk, encoding) => {
+  res.end = (chunk, encoding, callback) => {
+    if (!(res.statusCode >= 100 && res.statusCode <= 999)) { // as Node does, while the handler can still be told
+      throw new RangeError(`Invalid status code: ${res.statusCode}`);
+    }
+    const call = [chunk, encoding, callback].find((one) => typeof one === 'function');
+    if (call) res.once('finish', call);
     add(chunk, encoding);
     if (!whole) finish({ status: res.statusCode, headers: flat(res.getHeaders()), body: Buffer.concat(chunks) });
     return res;
@@ -95,6 +104,7 @@ function send(res, { status, headers, body }, end = res.end) {
     res.setHeader('content-length', body.length);
   }
   res.statusCode = status;
+  res.statusMessage = undefined; // the one of that status
   end.call(res, body);
 }
 

@@ -39,3 +39,19 @@ def test_lost_connection_of_a_handler_that_never_answers_goes_back_to_the_pool(r
         assert small.send()[0] == 201 and effects(db) == 1
     finally:
         small.kill()
+
+
+# P101: a list of names and values may repeat a name; who waits until it is sent is called back
+def test_express_answer_by_a_list_of_headers(app, db):
+    if app.name != "express":
+        pytest.skip("Fastify has no such call")
+    first, again = app.send(list=True), app.send(list=True)
+    assert header(first, "x-part") == header(again, "x-part") == ["1", "2"]
+    poll(lambda: effects(db) == 2)  # the second row is written when the answer is sent
+
+
+def test_express_answer_with_a_status_that_is_none_is_an_error_of_its_handler(app, db):
+    if app.name != "express":
+        pytest.skip("Fastify refuses it itself")
+    assert app.send(badly=True)[0] == 500
+    assert (effects(db), keys(db)) == (0, 0) and app.process.poll() is None

@@ -29,7 +29,13 @@ app.post('/act', async (req, res, next) => {
     await new Promise((later) => { setTimeout(later, (asked.sleep || 0) * 1000); });
     if (asked.never) return;
     if (asked.raise) throw new Error('as it was asked');
-    res.status(asked.status || 201);
+    if (asked.list) {
+      res.writeHead(201, ['X-Part', '1', 'X-Part', '2']);
+      await new Promise((sent) => { res.end(body, sent); });
+      await pool.query("INSERT INTO ledger VALUES ('sent', 1)");
+      return;
+    }
+    res.status(asked.badly ? undefined : asked.status || 201);
     for (const [name, value] of asked.headers || []) res.append(name, value);
     for (let i = 0; asked.stream && i < body.length; i += 5000) res.write(body.slice(i, i + 5000));
     if (asked.stream) res.end();
