@@ -2,6 +2,7 @@
 """The middleware of clients/python."""
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
@@ -53,4 +54,46 @@ def test_cancelled_task_goes_on_to_its_commit(pg_server, monkeypatch):  # noqa: 
     asyncio.run(main())
     assert sent == [201, b"done"]
     assert shop.sql("SELECT status FROM semel.idempotency") == [("completed",)]
+    assert shop.sql("SELECT count(*) FROM ledger") == [("1",)]
+
+
+def asked_twice(shop, monkeypatch, body=b"{}", **kwargs):
+    """Two requests under one key, over a pool whose connections are made with kwargs: what was sent, and the threads
+    that took fingerprints."""
+    psycopg_pool = pytest.importorskip("psycopg_pool", reason="Python has no psycopg_pool here: tools/setup languages")
+    monkeypatch.syspath_prepend(SOURCE / "clients/python")
+    from semel.asgi import Idempotency
+    sent, threads = [], []
+
+    async def handler(scope, receive, send):
+        assert (await receive())["body"] == body
+        await scope["semel"].execute("INSERT INTO ledger VALUES ('charge', 1)")
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def receive():
+        return {"type": "http.request", "body": body}
+
+    async def send(message):
+        sent.append(message.get("status") or message["body"])
+
+    async def main():
+        async with psycopg_pool.AsyncConnectionPool(shop.url, kwargs=kwargs) as pool:
+            guarded = Idempotency(handler, pool, caller=lambda scope: "alice")
+            print_ = guarded.print
+            guarded.print = lambda *given: threads.append(threading.current_thread()) or print_(*given)
+            for _ in range(2):
+                await guarded({"type": "http", "method": "POST", "path": "/", "query_string": b"",
+                               "headers": [(b"idempotency-key", KEY.encode())]}, receive, send)
+    asyncio.run(main())
+    return sent, threads
+
+
+# A8: rows as dictionaries, and autocommit, are settings of a pool that many applications have
+@pytest.mark.parametrize("setting", ["row_factory", "autocommit"])
+def test_settings_of_the_pool_change_nothing(pg_server, monkeypatch, setting):  # noqa: F811
+    rows = pytest.importorskip("psycopg.rows", reason="Python has no psycopg here: tools/setup languages")
+    shop = Shop(pg_server, setting)
+    given = {"row_factory": rows.dict_row, "autocommit": True}[setting]
+    assert asked_twice(shop, monkeypatch, **{setting: given})[0] == [201, b"done"] * 2
     assert shop.sql("SELECT count(*) FROM ledger") == [("1",)]

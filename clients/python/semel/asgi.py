@@ -19,6 +19,7 @@ from typing import Any, Awaitable, Callable, Optional, Union
 from urllib.parse import quote
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from . import rules
 from .fingerprint import fingerprint
@@ -110,7 +111,9 @@ class _Request:
             row: Any = None
             try:
                 self.conn = conn = await self.owner.pool.getconn()
-                row = await (await conn.execute(rules.BEGIN, self.arguments)).fetchone()
+                if conn.autocommit:
+                    await conn.execute("BEGIN")
+                row = await (await conn.cursor(row_factory=tuple_row).execute(rules.BEGIN, self.arguments)).fetchone()
                 if row[0] == "run":
                     return row
                 await conn.rollback()
