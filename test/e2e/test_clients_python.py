@@ -97,3 +97,11 @@ def test_settings_of_the_pool_change_nothing(pg_server, monkeypatch, setting):  
     given = {"row_factory": rows.dict_row, "autocommit": True}[setting]
     assert asked_twice(shop, monkeypatch, **{setting: given})[0] == [201, b"done"] * 2
     assert shop.sql("SELECT count(*) FROM ledger") == [("1",)]
+
+
+# P104: the loop serves others while a large body is digested
+@pytest.mark.parametrize("size", [10, 40000])
+def test_fingerprint_of_a_large_body_is_taken_beside_the_loop(pg_server, monkeypatch, size):  # noqa: F811
+    sent, threads = asked_twice(Shop(pg_server, f"body{size}"), monkeypatch, b"x" * size)
+    assert sent == [201, b"done"] * 2
+    assert [one is threading.main_thread() for one in threads] == [size < 1 << 15] * 2

@@ -79,10 +79,8 @@ class _Request:
                 return  # the client is gone, and nothing was begun
             said = self.owner.caller(self.scope)
             caller = await said if inspect.isawaitable(said) else said
-            path = self.scope.get("raw_path") or quote(self.scope["path"]).encode()
-            self.arguments = (self.owner.idle, rules.scope_of(caller, self.owner.anonymous), key, self.owner.print(
-                self.scope["method"].encode(), path, self.scope["query_string"], self.scope["headers"], body),
-                *self.owner.lifetimes)
+            scope = rules.scope_of(caller, self.owner.anonymous)
+            self.arguments = (self.owner.idle, scope, key, await self.fingerprint(body), *self.owner.lifetimes)
             row = await self.begin()
             if row[0] == "run":
                 await self.run(row[4], body)
@@ -103,6 +101,15 @@ class _Request:
             more = message.get("more_body", False)
             rules.limited(len(body), self.owner.max_body)
         return bytes(body)
+
+    async def fingerprint(self, body: bytes) -> bytes:
+        """Of a large body beside the loop: a megabyte of JSON takes a second (P104)."""
+        path = self.scope.get("raw_path") or quote(self.scope["path"]).encode()
+        print_ = functools.partial(self.owner.print, self.scope["method"].encode(), path, self.scope["query_string"],
+                                   list(self.scope["headers"]), body)
+        if len(body) <= 1 << 15:
+            return print_()
+        return await asyncio.get_running_loop().run_in_executor(None, print_)
 
     async def begin(self) -> Any:
         """Asks for the key while it is busy, at most until the deadline. Holds no connection while it waits."""

@@ -148,20 +148,20 @@ def _boundary(content_type: bytes) -> bytes:
 
 def _part(part: bytes) -> tuple[bytes, bytes]:
     """What it is sorted by among the others, and the part."""
-    headers, key = [], b""
+    headers, key, at = [], b"", 2  # the place is counted: what is left is not copied for each header
     if not part.startswith(b"\r\n"):
         raise _Raw("something behind a boundary")
-    part = part[2:]
-    while part and not part.startswith(b"\r"):
-        line, end, part = part.partition(b"\r\n")
-        name, colon, value = line.partition(b":")
-        if not (end and colon and name):
+    while at < len(part) and not part.startswith(b"\r", at):
+        end = part.find(b"\r\n", at)
+        name, colon, value = part[at:end].partition(b":")
+        if end < 0 or not (colon and name):
             raise _Raw("a header without its end")
         headers.append((name.lower(), value.strip(b" \t")))
         key = headers[-1][1] if headers[-1][0] == b"content-disposition" else key
-    if not part.startswith(b"\r\n"):
+        at = end + 2
+    if not part.startswith(b"\r\n", at):
         raise _Raw("a part without a body")
-    return key, _pairs(sorted(headers, key=lambda header: header[0])) + _field(part[2:])
+    return key, _pairs(sorted(headers, key=lambda header: header[0])) + _field(part[at + 2:])
 
 
 def _multipart(media: bytes, content_type: bytes, body: bytes) -> bytes:
