@@ -310,10 +310,12 @@ class Inbox {
 
   async claim(link, message) {
     const lease = `${this.lease} seconds`;
-    const [row] = await this.ask(link, call('inbox_claim', `${BEGUN}, token::text`, {
+    const columns = `${BEGUN}, token::text, semel.consumer($1) ->> 'one_source' AS mono`;
+    const [row] = await this.ask(link, call('inbox_claim', columns, {
       consumer: this.consumer, lease, ...message.arguments(),
     }));
     Object.assign(message, { attempt: row.attempt, token: row.token });
+    if (row.mono === 'true') message.source = ''; // as it is stored: a retry has the same key
     if (row.act === 'run') {
       const still = this.beat(new Set([row.token]));
       await this.outside(link, message).finally(still);

@@ -458,6 +458,16 @@ def test_outside_effect_that_takes_longer_than_its_lease_keeps_it(desk):
     assert desk.rows() == [("m1", "completed", "1")] and len(desk.calls()) == 1
 
 
+# E1: where ids are unique across sources, the source is no part of the key, from the first attempt on
+def test_keyed_effect_has_one_key_whatever_its_source(desk):
+    desk.set('{"effect": "keyed", "one_source": true, "retry_first": "1ms", "retry_ceiling": "1ms", "retry_max": 3}')
+    desk.deliver({"id": "m1", "body": '{"raise": "KeyError"}', "source": "orders"}, effect="keyed")
+    poll(lambda: desk.ask("work_once", effect="keyed") == 0 and desk.rows()[0][1] == "dead")
+    assert len(desk.calls()) > 1
+    assert {call[1] for call in desk.calls()} == {desk.sql(f"SELECT semel.step_key('{desk.name}', 'm1', 'call')")[0][0]}
+
+
+
 def test_keyed_effect_that_fails_is_repeated_under_the_same_key(desk):
     desk.set('{"effect": "keyed", "retry_first": "1ms", "retry_ceiling": "1ms", "retry_max": 3}')
     desk.deliver(("m1", {"raise": "KeyError"}), effect="keyed")

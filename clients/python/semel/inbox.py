@@ -225,10 +225,12 @@ class AsyncInbox:
     # ---- effects outside -------------------------------------------------------------------------------------------
 
     async def claim(self, link: Link, message: Message) -> Answer:
-        asked = call("inbox_claim", "token, " + BEGUN, consumer=self.consumer, lease=f"{self.lease} seconds",
-                     **message.arguments())
-        [(message.token, *row)] = await self.ask(link, asked, tokens=True)
+        text, values = call("inbox_claim", f"token, {BEGUN}, semel.consumer(%s) ->> 'one_source'",
+                            consumer=self.consumer, lease=f"{self.lease} seconds", **message.arguments())
+        [(message.token, *row)] = await self.ask(link, (text, (self.consumer, *values)), tokens=True)
         message.attempt, answer = row[2], begun(row)
+        if row[4] == "true":  # as it is stored: a retry has the same key
+            message.source = ""
         if answer.act == "run":
             async with link.beside(self.beat, {message.token}):
                 await self.outside(link, message)
