@@ -119,6 +119,7 @@ struct semel_key_claim {
     int64_t token;                /* out: the one that was drawn for it */
     enum semel_key_act act;       /* out */
     struct semel_str why;         /* out */
+    bool again;                   /* out, in a transaction of one call: it was not decided; claim it in another one */
     struct semel_idempotency row; /* out: RUN: as it is now, with its new token; else as it was found */
 };
 
@@ -132,8 +133,9 @@ struct semel_key_ending {
     bool applied;                   /* out: false: the token is not its key's any more */
 };
 
-/* All of them inside a transaction, but for `read`. Items are at most SEMEL_KEYS_MAX, and claims ascend by (scope, key)
- * without repeats. Nothing waits for another transaction, but for the row of an own token. */
+/* All of them inside a transaction, but for `read`; `claim` and `end` may be all of one (SEMEL_TX_ONCE). Items are at
+ * most SEMEL_KEYS_MAX, and claims ascend by (scope, key) without repeats. Nothing waits for another transaction, but
+ * for the row of an own token. */
 struct semel_key_ops {
     /* Inserts what has no row; of the others reads, judges, and takes over what may run. A key that another transaction
      * has is BUSY. What is not RUN has changed nothing. */

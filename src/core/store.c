@@ -85,6 +85,7 @@ semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int6
                                struct semel_error *err)
 {
     assert(!store->in_tx);
+    store->ended = false;
     if (store->joining)
         tx = SEMEL_TX_JOIN;
     semel_status status = store->ops->begin(store, tx, ret_now_us, err);

@@ -283,8 +283,10 @@ struct semel_position {
 /* ---- the driver ------------------------------------------------------------------------------------- */
 
 /* OWN: handlers may run in it. BARE: none does, so that nothing has to be kept from ending it. JOIN: the caller has
- * begun and will commit. */
-enum semel_tx { SEMEL_TX_OWN, SEMEL_TX_BARE, SEMEL_TX_JOIN };
+ * begun and will commit. ONCE: a bare one that the caller commits after one call of a record that says that it may be
+ * all of a transaction (semel_key_ops). A store may send its begin, the call and its commit together: the call then
+ * reports what the commit would have, UNKNOWN included, and *ret_now_us is reckoned from the store's last answer. */
+enum semel_tx { SEMEL_TX_OWN, SEMEL_TX_BARE, SEMEL_TX_JOIN, SEMEL_TX_ONCE };
 
 struct semel_store_options {
     const struct semel_clock *clock; /* where the database has no clock of its own; NULL: the machine's */
@@ -457,6 +459,7 @@ struct semel_store {
     struct semel_store_options options;
     bool in_tx, joined; /* maintained by the wrappers */
     bool joining;       /* set by semel_store_join */
+    bool ended;         /* SEMEL_TX_ONCE: it was committed with its call, whatever that has returned */
     size_t tag;         /* number of the message whose handler runs: set by core, recorded by the driver's queue */
 };
 

@@ -76,7 +76,8 @@ struct group {
     struct lane *lane;
     struct semel_keeper_job *ends[SEMEL_KEYS_MAX], *claims[SEMEL_KEYS_MAX];
     size_t n_ends, n_claims;
-    bool begun; /* the last attempt got as far as to have a transaction */
+    bool by_steps; /* begin, statements and commit one after the other */
+    bool begun;    /* the last attempt got as far as to have a transaction */
 };
 
 /* ==== one transaction ============================================================================ */
@@ -121,21 +122,29 @@ static semel_status write_claims(struct group *g, int64_t now_us, struct semel_e
                                                         &lane->tokens, &lane->rng, now_us, &lane->arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < g->n_claims; i++)
         g->claims[i]->claim = claims[i];
+    const bool in_doubt = status == SEMEL_UNKNOWN || (status != SEMEL_OK && lane->store->ended);
+    for (size_t i = 0; in_doubt && i < g->n_claims; i++) {
+        g->claims[i]->claim.token = claims[i].token; /* it may hold its key by that */
+        g->claims[i]->claim.act = SEMEL_KEY_RUN;
+    }
     return status;
 }
 
-/* One transaction; its statuses are those of a store. */
+/* One transaction, in one round trip where the store can; its statuses are those of a store. */
 static semel_status attempt(struct group *g, struct semel_error *err)
 {
     struct lane *lane = g->lane;
+    const bool once = lane->keeper->n_lanes > 1 && !g->by_steps && (g->n_ends == 0 || g->n_claims == 0);
     int64_t now_us, leased_us = semel__boot_us() + lane->keeper->lease_us;
     semel__arena_reset(&lane->arena);
     for (size_t i = 0; i < g->n_claims; i++)
         g->claims[i]->claim.act = SEMEL_KEY_BUSY; /* until it is known */
-    semel_status status = semel_store_begin(lane->store, SEMEL_TX_BARE, &now_us, err);
+    semel_status status = semel_store_begin(lane->store, once ? SEMEL_TX_ONCE : SEMEL_TX_BARE, &now_us, err);
     g->begun = status == SEMEL_OK;
     if (status != SEMEL_OK)
         return status;
+    if (once)
+        SEMEL_POINT(KEYS_WRITTEN); /* in one trip with the commit */
     if (g->n_ends > 0)
         status = write_ends(g, now_us, err);
     if (status == SEMEL_OK && g->n_claims > 0)
@@ -144,7 +153,8 @@ static semel_status attempt(struct group *g, struct semel_error *err)
         semel_store_rollback(lane->store);
         return status;
     }
-    SEMEL_POINT(KEYS_WRITTEN);
+    if (!once)
+        SEMEL_POINT(KEYS_WRITTEN);
     status = semel_store_commit(lane->store, err);
     if (status == SEMEL_OK)
         SEMEL_POINT(KEYS_COMMITTED);
@@ -216,7 +226,8 @@ static void committed(struct group *g)
     atomic_fetch_add_explicit(&counts->groups, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&counts->jobs, g->n_ends + g->n_claims, memory_order_relaxed);
     for (size_t i = 0; i < g->n_claims; i++)
-        claimed(g->claims[i]);
+        if (!g->claims[i]->claim.again)
+            claimed(g->claims[i]);
     for (size_t i = 0; i < g->n_ends; i++)
         if (!g->ends[i]->ending.applied)
             look(g->lane, g->ends[i]);
@@ -341,21 +352,17 @@ static void forget_doubts(struct semel_keeper *keeper, const struct semel_key_en
 
 /* ==== groups ===================================================================================== */
 
-/* The commit may have happened. Releases what it may have claimed, on a new connection. */
-static semel_status resolve_doubt(struct group *g, struct semel_error *err)
+/* Nothing was sent for its claims: releases those that it may have. */
+static semel_status release_claims(struct group *g, struct semel_error *err)
 {
     struct lane *lane = g->lane;
     struct semel_key_ending endings[SEMEL_KEYS_MAX];
     size_t n = 0;
     int64_t now_us;
-    atomic_fetch_add_explicit(&lane->keeper->counts.in_doubt, 1, memory_order_relaxed);
-    remember_doubts(g);
     for (size_t i = 0; i < g->n_claims; i++)
         if (g->claims[i]->claim.act == SEMEL_KEY_RUN)
             endings[n++] = release_of(g->claims[i]->claim.token);
-    semel_status status = connect_again(lane, err);
-    if (status == SEMEL_OK && n > 0)
-        status = semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, err);
+    semel_status status = n > 0 ? semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, err) : SEMEL_OK;
     if (status != SEMEL_OK || n == 0)
         return status;
     status = lane->store->ops->keys->end(lane->store, endings, n, now_us, err);
@@ -363,6 +370,23 @@ static semel_status resolve_doubt(struct group *g, struct semel_error *err)
         return semel_store_commit(lane->store, err);
     semel_store_rollback(lane->store);
     return status;
+}
+
+/* The commit may have happened: on a new connection. */
+static semel_status resolve_doubt(struct group *g, struct semel_error *err)
+{
+    atomic_fetch_add_explicit(&g->lane->keeper->counts.in_doubt, 1, memory_order_relaxed);
+    remember_doubts(g);
+    semel_status status = connect_again(g->lane, err);
+    return status == SEMEL_OK ? release_claims(g, err) : status;
+}
+
+/* The store has committed it, and then said something that is not to be understood: a damaged row. */
+static void undo_claims(struct group *g)
+{
+    struct semel_error err;
+    if (release_claims(g, &err) != SEMEL_OK)
+        remember_doubts(g);
 }
 
 /* One attempt, and a second one on a new connection. OK: all of it is done. CLOSED: the store is away, and all of it
@@ -397,6 +421,8 @@ static semel_status try_group(struct group *g, struct semel_error *err)
     }
     if (status == SEMEL_OK)
         committed(g);
+    else if (g->lane->store->ended)
+        undo_claims(g);
     return status;
 }
 
@@ -409,7 +435,7 @@ static void one_by_one(const struct group *g)
     for (size_t i = 0; i < g->n_ends + g->n_claims; i++) {
         bool end = i < g->n_ends;
         struct semel_keeper_job *job = end ? g->ends[i] : g->claims[i - g->n_ends];
-        struct group one = {.lane = g->lane, .n_ends = end ? 1 : 0, .n_claims = end ? 0 : 1};
+        struct group one = {.lane = g->lane, .n_ends = end ? 1 : 0, .n_claims = end ? 0 : 1, .by_steps = true};
         (end ? one.ends : one.claims)[0] = job;
         semel_status status = away ? SEMEL_CLOSED : try_group(&one, &err);
         failures = status == SEMEL_OK ? 0 : failures + 1;
@@ -419,12 +445,27 @@ static void one_by_one(const struct group *g)
     }
 }
 
+static void do_group(struct group *g);
+
+/* Those that one trip could not decide, because they take a row over. */
+static void do_again(const struct group *g)
+{
+    struct group more = {.lane = g->lane, .by_steps = true};
+    for (size_t i = 0; i < g->n_claims; i++)
+        if (g->claims[i]->claim.again)
+            more.claims[more.n_claims++] = g->claims[i];
+    if (more.n_claims > 0)
+        do_group(&more);
+}
+
 static void do_group(struct group *g)
 {
     struct semel_error err = {0};
     qsort(g->ends, g->n_ends, sizeof(struct semel_keeper_job *), by_token);
     qsort(g->claims, g->n_claims, sizeof(struct semel_keeper_job *), by_key);
     semel_status status = try_group(g, &err);
+    if (status == SEMEL_OK)
+        do_again(g);
     if (status == SEMEL_OK || status == SEMEL_CLOSED)
         return;
     if (g->n_ends + g->n_claims == 1 || !g->begun) {

@@ -4,8 +4,9 @@
  *
  * What it is: loops hand in jobs, claims of keys and their ends, those of one turn together; a lane takes all that
  * wait, does them in one transaction, sorted, and hands them back with one wake-up per loop and group. A group that
- * fails is done again one by one. Not a thread: whoever owns one calls _step for its lane, again and again, until it
- * reports the end.
+ * fails is done again one by one. On PostgreSQL a group is one round trip (SEMEL_TX_ONCE); claims that take a row over
+ * follow in a transaction of their own. Not a thread: whoever owns one calls _step for its lane, again and again, until
+ * it reports the end.
  *
  * Lanes: a store that can have several transactions open (PostgreSQL) has two, each with a connection: claims, and
  * ends. Others (SQLite) have one. The lane of the ends also renews all leases of this process in one statement, every

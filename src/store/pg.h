@@ -81,26 +81,33 @@ struct pg_exec {
     size_t n;
 };
 
+/* A transaction whose begin and commit go with its first flush: is there one, and how far is it? */
+enum pg_once { PG_ONCE_NONE, PG_ONCE_DUE, PG_ONCE_SENT, PG_ONCE_COMMITTED };
+
 struct pg_store {
     struct sql sql;
     struct pg_exec exec;
     PGconn *conn;
-    char *conninfo;   /* for libpq, without our parameters; NULL for a wrapped one. Holds a password: wiped */
-    bool wrapped;     /* the caller's connection */
-    bool pooler;      /* no named statements */
-    bool broken;      /* could not be brought back to a known state: CLOSED until reopened */
-    bool begun;       /* we began the open transaction, and we end it */
-    bool joined;      /* the open transaction is the caller's */
-    bool bare;        /* no handler runs in the transaction that we began */
-    bool begun_early; /* a transaction is on its way that nobody has asked for yet */
-    bool queued;      /* statements of handlers are on their way */
-    bool blocking;    /* the caller's connection was, before it was used */
-    bool undone;      /* nothing happened since the last rollback_to */
-    bool cursor;      /* the guard is set in a joined transaction */
-    int saved;        /* how many savepoints are set */
-    bool lost_wait;   /* a notice said that the wait for a standby was cancelled */
-    int timeout_ms;   /* for locks */
-    int64_t timeline; /* of the server, as it was seen last; 0: not yet */
+    char *conninfo; /* for libpq, without our parameters; NULL for a wrapped one. Holds a password: wiped */
+    bool wrapped;   /* the caller's connection */
+    bool pooler;    /* no named statements */
+    bool broken;    /* could not be brought back to a known state: CLOSED until reopened */
+    bool begun;     /* we began the open transaction, and we end it */
+    bool joined;    /* the open transaction is the caller's */
+    bool bare;      /* no handler runs in the transaction that we began */
+    enum pg_once once;
+    size_t once_begun;           /* the answer to its begin, in the trip */
+    int64_t begun_at_us;         /* when the last begin was sent, by the steady clock */
+    int64_t now_us, now_seen_us; /* the server's clock at such a begin, and its time; 0: it has to be asked */
+    bool begun_early;            /* a transaction is on its way that nobody has asked for yet */
+    bool queued;                 /* statements of handlers are on their way */
+    bool blocking;               /* the caller's connection was, before it was used */
+    bool undone;                 /* nothing happened since the last rollback_to */
+    bool cursor;                 /* the guard is set in a joined transaction */
+    int saved;                   /* how many savepoints are set */
+    bool lost_wait;              /* a notice said that the wait for a standby was cancelled */
+    int timeout_ms;              /* for locks */
+    int64_t timeline;            /* of the server, as it was seen last; 0: not yet */
     pid_t pid;
     int64_t trips;
     uint64_t begins; /* own transactions so far */
@@ -174,6 +181,10 @@ void semel__pg_leave(struct semel_store *store);
 bool semel__pg_busy(struct semel_store *store);
 semel_status semel__pg_guard(struct semel_store *store, bool on, struct semel_error *err);
 semel_status semel__pg_check(struct semel_store *store, struct semel_error *err);
+
+/* Around the statements of a flush, when a transaction of one flush is due: its begin; its commit, sends and waits. */
+void semel__pg_once_begin(struct pg_trip *trip);
+semel_status semel__pg_once_commit(struct pg_trip *trip, struct semel_error *err);
 
 void semel__pg_early(struct semel_store *store, struct semel_str consumer);
 semel_status semel__pg_collect(struct semel_store *store, size_t *ret_tag, struct semel_error *err);

@@ -1020,8 +1020,11 @@ static void pg_run(struct sql *db, const struct sql_statement *statement, const 
         e->readings[e->n++] = reading;
         return;
     }
-    if (!e->started)
+    if (!e->started) {
         semel__pg_start(&e->trip, d, db->doing);
+        if (d->once == PG_ONCE_DUE)
+            semel__pg_once_begin(&e->trip);
+    }
     e->started = true;
     if (e->trip.status != SEMEL_OK)
         return;
@@ -1118,7 +1121,9 @@ static semel_status pg_flush(struct sql *db, struct semel_error *err)
     struct pg_exec *e = &d->exec;
     struct semel_error why;
     semel_status status = SEMEL_OK;
-    if (e->started)
+    if (e->started && d->once == PG_ONCE_SENT)
+        status = semel__pg_once_commit(&e->trip, &why);
+    else if (e->started)
         status = semel__pg_run(&e->trip, &why);
     for (size_t i = 0; status == SEMEL_OK && i < e->n; i++) {
         PGresult *res = NULL;

@@ -5,6 +5,10 @@
  * An own transaction is READ COMMITTED, with time-outs for locks, statements and idleness of its own (P64). It is
  * refused where synchronous_commit is off, and checked again before COMMIT (P72).
  *
+ * Once. A transaction of one flush sends BEGIN, the statements and COMMIT together: one round trip instead of three.
+ * The time is reckoned from the last answer by the steady clock; a connection that has been silent for long asks first.
+ * Whatever is lost on the way after the first byte leaves the outcome unknown, unless the server said what failed.
+ *
  * Early. Whoever knows that a batch will follow says so; then BEGIN and the question for the consumer's settings are on
  * their way while the batch is being prepared, and two round trips cost nobody any time. `consumer_get` and `begin`
  * take the answers. Any other use of the connection rolls it back first: nothing was done in it. Only on connections of
@@ -33,11 +37,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/wait.h"
 #include "store/pg.h"
 
-#define REPLAN_EVERY 256 /* transactions */
-#define SENT_MAX 65536   /* then the answers so far are waited for */
-#define FLUSH_EVERY 32   /* the server works while handlers go on */
+#define REPLAN_EVERY 256           /* transactions */
+#define RECKON_US INT64_C(1000000) /* so long the server's clock is reckoned, and not asked */
+#define RECKON_ERROR_US INT64_C(200000)
+#define SENT_MAX 65536 /* then the answers so far are waited for */
+#define FLUSH_EVERY 32 /* the server works while handlers go on */
 #define NAME_BYTES 32
 #define SQL_MAX (1 << 20)
 #define PARAMS_MAX 64
@@ -505,17 +512,18 @@ static bool replan_due(struct pg_store *d)
 }
 
 /* What begins a transaction of our own. Returns the index of the answer that read_begin wants. */
-static size_t add_begin(struct pg_trip *trip)
+static size_t add_begin(struct pg_trip *trip, enum sql_id settings)
 {
     struct pg_store *d = trip->d;
     char lock_timeout[16];
     snprintf(lock_timeout, sizeof(lock_timeout), "%d", d->timeout_ms);
+    d->begun_at_us = semel__steady_us();
     trip->bare = true;
     semel__pg_add(trip, &sql_begin);
     if (replan_due(d))
         semel__pg_add(trip, &sql_replan);
     semel__pg_text(trip, semel__str(lock_timeout));
-    size_t at = semel__pg_add(trip, &semel__pg_statements[SQL_begin_settings].sql);
+    size_t at = semel__pg_add(trip, &semel__pg_statements[settings].sql);
     if (!d->bare)
         semel__pg_add(trip, &sql_guard);
     return at;
@@ -552,7 +560,7 @@ void semel__pg_early(struct semel_store *store, struct semel_str consumer)
     a->answered = false;
     d->bare = false;
     semel__pg_start(&a->trip, d, "begin");
-    a->begun = add_begin(&a->trip);
+    a->begun = add_begin(&a->trip, SQL_begin_settings);
     semel__pg_text(&a->trip, consumer_of(a));
     a->settings = semel__pg_add(&a->trip, &semel__pg_statements[SQL_consumer_get].sql);
     d->begun_early = true;
@@ -618,6 +626,21 @@ static const struct sql_field begun_fields[] = {
     SQL_SHOWN(struct begun, standby, standby, 0),
 };
 
+static semel_status not_durable(struct semel_error *err)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_ENVIRONMENT,
+                       "synchronous_commit is off: what was answered as committed could be lost; set it to on for "
+                       "this role and database");
+}
+
+/* The server has read its clock after its begin was sent: what is reckoned from that is never behind it, so that no
+ * lease is shorter in the database than its holder thinks. It is ahead by as long as the trip took, at most. */
+static void see_now(struct pg_store *d, int64_t now_us)
+{
+    d->now_us = now_us;
+    d->now_seen_us = semel__steady_us() - d->begun_at_us < RECKON_ERROR_US ? d->begun_at_us : 0;
+}
+
 static semel_status read_begin(struct pg_store *d, PGresult *res, int64_t *ret_now_us, struct semel_error *err)
 {
     const struct sql_row row = {.db = &d->sql, .statement = &semel__pg_statements[SQL_begin_settings], .result = res};
@@ -626,9 +649,9 @@ static semel_status read_begin(struct pg_store *d, PGresult *res, int64_t *ret_n
     *ret_now_us = b.now_us;
     d->sql.standby = b.standby;
     if (status == SEMEL_OK && semel__str_eqz(b.synchronous_commit, "off"))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_ENVIRONMENT,
-                           "synchronous_commit is off: what was answered as committed could be lost; set it to on for "
-                           "this role and database");
+        return not_durable(err);
+    if (status == SEMEL_OK)
+        see_now(d, b.now_us);
     return status;
 }
 
@@ -645,7 +668,7 @@ static semel_status begin_own(struct pg_store *d, int64_t *ret_now_us, struct se
         res = status == SEMEL_OK ? d->early->trip.results[d->early->begun] : NULL;
     } else {
         semel__pg_start(&trip, d, "begin");
-        size_t at = add_begin(&trip);
+        size_t at = add_begin(&trip, SQL_begin_settings);
         status = semel__pg_run(&trip, err);
         res = trip.results[at];
     }
@@ -681,6 +704,20 @@ static semel_status begin_joined(struct pg_store *d, int64_t *ret_now_us, struct
     return status;
 }
 
+static bool may_reckon(const struct pg_store *d)
+{
+    return d->bare && !d->wrapped && d->now_seen_us != 0 && semel__steady_us() - d->now_seen_us < RECKON_US;
+}
+
+/* Nothing is sent yet: the first flush does it. */
+static void begin_once(struct pg_store *d, int64_t *ret_now_us)
+{
+    *ret_now_us = d->now_us + (semel__steady_us() - d->now_seen_us);
+    d->once = PG_ONCE_DUE;
+    d->begun = true;
+    d->sql.strict = false;
+}
+
 semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us, struct semel_error *err)
 {
     struct pg_store *d = semel__pg_of(store);
@@ -697,9 +734,13 @@ semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_
                            "the open transaction has failed already: roll it back");
     d->saved = 0;
     d->cursor = d->undone = false;
-    d->bare = tx == SEMEL_TX_BARE && !d->begun_early;
+    d->bare = (tx == SEMEL_TX_BARE || tx == SEMEL_TX_ONCE) && !d->begun_early;
+    d->once = PG_ONCE_NONE;
     d->sql.admitted.n_draws = 0;
-    status = tx != SEMEL_TX_JOIN ? begin_own(d, ret_now_us, err) : begin_joined(d, ret_now_us, err);
+    if (tx == SEMEL_TX_ONCE && may_reckon(d))
+        begin_once(d, ret_now_us);
+    else
+        status = tx != SEMEL_TX_JOIN ? begin_own(d, ret_now_us, err) : begin_joined(d, ret_now_us, err);
     if (status == SEMEL_OK && d->sql.clock != NULL)
         *ret_now_us = semel__now(d->sql.clock);
     return status;
@@ -713,6 +754,7 @@ void semel__pg_rollback(struct semel_store *store)
     bool begun = d->begun;
     drop_queue(d);
     d->begun = false;
+    d->once = PG_ONCE_NONE;
     d->saved = 0;
     if (!begun || d->conn == NULL || d->broken)
         return;
@@ -773,9 +815,65 @@ static semel_status commit_own(struct pg_store *d, struct semel_error *err)
     return status;
 }
 
+/* ---- begin and commit with one flush ---- */
+
+void semel__pg_once_begin(struct pg_trip *trip)
+{
+    struct pg_store *d = trip->d;
+    d->once_begun = add_begin(trip, SQL_begin_once);
+    d->once = PG_ONCE_SENT;
+    d->lost_wait = false;
+}
+
+static semel_status once_failed(struct pg_store *d, const struct pg_trip *trip, size_t commit, bool sent,
+                                struct semel_error *err)
+{
+    struct semel_error why = trip->err;
+    semel_status status = trip->status;
+    const bool told = trip->failed < commit && why.code != 0; /* by the server, which did not get as far as COMMIT */
+    const bool doubt = status == SEMEL_CLOSED && sent && !told;
+    status = doubt ? unknown(&why, &why) : status;
+    if (trip->failed == d->once_begun && why.code == SEMEL_SQLSTATE('2', '2', '0', '1', '2'))
+        status = not_durable(&why);
+    semel__pg_rollback(&d->sql.store);
+    if (err != NULL)
+        *err = why;
+    return status;
+}
+
+semel_status semel__pg_once_commit(struct pg_trip *trip, struct semel_error *err)
+{
+    struct pg_store *d = trip->d;
+    const size_t commit = semel__pg_add(trip, &sql_commit);
+    const bool sent = trip->entered;
+    semel_status status = semel__pg_run(trip, err);
+    if (status != SEMEL_OK)
+        return once_failed(d, trip, commit, sent, err);
+    const struct sql_row row = {.db = &d->sql,
+                                .statement = &semel__pg_statements[SQL_begin_once],
+                                .result = trip->results[d->once_begun]};
+    struct begun b = {0};
+    d->once = PG_ONCE_COMMITTED;
+    if (semel__db_fill(&row, SQL_FIELDS(begun_fields), NULL, &b, NULL) == SEMEL_OK)
+        see_now(d, b.now_us);
+    d->sql.standby = b.standby;
+    if (strcmp(PQcmdStatus(trip->results[commit]), "COMMIT") != 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "commit: the server rolled back");
+    d->sql.store.ended = true;
+    if (d->lost_wait)
+        return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_ENVIRONMENT,
+                           "commit: the wait for the synchronous standby was cancelled: it may not have the commit");
+    return SEMEL_OK;
+}
+
 semel_status semel__pg_commit(struct semel_store *store, struct semel_error *err)
 {
     struct pg_store *d = semel__pg_of(store);
+    if (d->once == PG_ONCE_COMMITTED || d->once == PG_ONCE_DUE) { /* with its flush; or there was none */
+        d->once = PG_ONCE_NONE;
+        d->begun = false;
+        return SEMEL_OK;
+    }
     if (!d->begun) /* joined: the caller commits */
         return SEMEL_OK;
     semel_status status = semel__pg_usable(d, err);
@@ -972,6 +1070,8 @@ void semel__pg_tx_abandon(struct pg_store *d, bool ours)
     if (d->conn != NULL && d->wrapped && ours)
         semel__pg_rollback(&d->sql.store);
     d->begun = d->joined = d->cursor = d->queued = false;
+    d->once = PG_ONCE_NONE;
+    d->now_seen_us = 0;
     d->saved = 0;
     if (d->queue == NULL)
         return;

@@ -178,6 +178,7 @@ static semel_status key_claim(struct semel_store *store, struct semel_key_claim 
     for (size_t i = 0; i < n; i++) {
         claims[i].token = semel__token_new(tokens, rng, claims[i].effect, now_us, SEMEL_NONE);
         claims[i].row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+        claims[i].again = false;
     }
     semel__db_start(db, "claiming keys");
     semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args), SQL_EACH(claim_fields, claims, n), NULL, NULL);
@@ -197,6 +198,11 @@ static semel_status key_claim(struct semel_store *store, struct semel_key_claim 
         claim->act = semel__key_judge(&claim->row, &claim->want.fp, now_us, &claim->why);
         if (claim->act != SEMEL_KEY_RUN)
             continue;
+        if (store->ended) { /* nothing can be taken over any more */
+            claim->again = true;
+            busy(claim);
+            continue;
+        }
         claim->token = semel__token_new(tokens, rng, claim->effect, now_us, semel__token_us(claim->row.token));
         again[n_again++] = claim;
     }

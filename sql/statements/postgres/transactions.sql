@@ -17,6 +17,18 @@ SELECT pg_catalog.clock_timestamp() AS now, pg_catalog.current_setting('synchron
     pg_catalog.set_config('lock_timeout', :lock_timeout, true) AS lock_timeout,
     {limit(statement_timeout)} AS statement_timeout, {limit(idle_in_transaction_session_timeout)} AS idle_timeout
 
+-- name: begin_once
+-- only: SQLite has settings per connection
+-- The same for a transaction whose COMMIT is sent along: fails where that would not be durable. The few statements of
+-- such transactions find their rows by keys, however many there are, so that they need not be planned anew.
+-- gives: now, standby, lock_timeout, statement_timeout, idle_timeout, plan_mode, durable
+SELECT pg_catalog.clock_timestamp() AS now, pg_catalog.current_setting('synchronous_standby_names') <> '' AS standby,
+    pg_catalog.set_config('lock_timeout', :lock_timeout, true) AS lock_timeout,
+    {limit(statement_timeout)} AS statement_timeout,
+    {limit(idle_in_transaction_session_timeout)} AS idle_timeout,
+    pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true) AS plan_mode,
+    1 / (pg_catalog.current_setting('synchronous_commit') <> 'off')::integer AS durable
+
 -- name: begin_joined
 -- only: SQLite has one isolation level
 -- gives: now, isolation, standby

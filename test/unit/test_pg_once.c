@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_pg_once.c: transactions of one call on PostgreSQL: begin, statements and commit in one round trip. What they do
+ * is what three trips do, whatever is lost on the way.
+ */
+#include "core/keys.h"
+#include "pg/proxy.h"
+#include "unit/test_pg.h"
+
+#define OWNER SEMEL_STR("me")
+#define HOUR_US INT64_C(3600000000)
+
+static struct semel_tokens tokens;
+static struct semel_random rng;
+
+static struct semel_key_claim claim_of(const char *key)
+{
+    return (struct semel_key_claim){.want = {.scope = SEMEL_STR("alice"),
+                                             .key = semel__str(key),
+                                             .answer_us = 24 * HOUR_US,
+                                             .keep_us = 24 * HOUR_US},
+                                    .effect = SEMEL_EFFECT_OUTSIDE};
+}
+
+/* One claim as all of a transaction; its status is that of the call, else that of the commit. */
+static semel_status try_claim(struct world *w, struct semel_key_claim *claim)
+{
+    int64_t now_us = 0;
+    semel_status status = semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err);
+    if (status != SEMEL_OK)
+        return status;
+    claim->want.lease_until_us = now_us + HOUR_US;
+    status = w->store->ops->keys->claim(w->store, claim, 1, OWNER, &tokens, &rng, now_us, &w->arena, &w->err);
+    if (status == SEMEL_OK)
+        return semel_store_commit(w->store, &w->err);
+    semel_store_rollback(w->store);
+    return status;
+}
+
+static bool end(struct world *w, int64_t token)
+{
+    struct semel_key_ending ending = {.token = token, .end = SEMEL_KEY_END_COMPLETED, .code = 201};
+    int64_t now_us = 0;
+    ok(w, semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err));
+    ok(w, w->store->ops->keys->end(w->store, &ending, 1, now_us, &w->err));
+    ok(w, semel_store_commit(w->store, &w->err));
+    return ending.applied;
+}
+
+/* The first transaction of a connection asks for the time. */
+static void warm_up(struct world *w)
+{
+    semel__random_seed_os(&rng);
+    begin(w);
+    semel_store_rollback(w->store);
+}
+
+static long long keys(void)
+{
+    return ask("SELECT count(*) FROM semel.idempotency");
+}
+
+static void claim_and_end_are_one_round_trip_each(void **state)
+{
+    struct world *w = *state; /* A10 */
+    struct semel_key_claim first = claim_of("key-00001"), second = claim_of("key-00001");
+    warm_up(w);
+    int64_t trips = semel__pg_trips(w->store);
+    ok(w, try_claim(w, &first));
+    assert_int_equal(semel__pg_trips(w->store), trips + 1);
+    assert_int_equal(first.act, SEMEL_KEY_RUN);
+    assert_int_equal(ask("SELECT count(*) FROM semel.idempotency WHERE status = 'processing' AND "
+                         "lease_until BETWEEN now() + interval '59 minutes' AND now() + interval '61 minutes'"),
+                     1);
+    ok(w, try_claim(w, &second));
+    assert_int_equal(second.act, SEMEL_KEY_BUSY);
+    assert_true(end(w, first.token));
+    assert_int_equal(semel__pg_trips(w->store), trips + 3);
+    assert_false(end(w, first.token));
+    ok(w, try_claim(w, &second));
+    assert_int_equal(second.act, SEMEL_KEY_REPLAY);
+    assert_false(second.again);
+}
+
+/* P15, P98: none of it, or all of it; that is not known. */
+static void trip_without_an_answer_is_unknown_whatever_came_of_it(void **state)
+{
+    static const enum pg_proxy_order orders[] = {PG_PROXY_CUT_REQUEST, PG_PROXY_CUT_ANSWER};
+    struct world *w = *state;
+    struct pg_proxy proxy;
+    char url[PG_SERVER_TEXT];
+    pg_proxy_start(&proxy, world_server.port);
+    snprintf(url, sizeof(url), "postgres://postgres@127.0.0.1:%d/t", proxy.port);
+    semel_store_close(w->store);
+    w->store = NULL;
+    ok(w, semel_store_open(&w->store, linked, url, &usual, &w->err));
+    for (size_t i = 0; i < COUNT(orders); i++) {
+        struct semel_key_claim known = claim_of(i == 0 ? "known-0001" : "known-0002");
+        struct semel_key_claim claim = claim_of("key-00001");
+        warm_up(w);
+        ok(w, try_claim(w, &known));
+        pg_proxy_order(&proxy, orders[i], 0);
+        assert_int_equal(try_claim(w, &claim), SEMEL_UNKNOWN);
+        assert_int_equal(w->err.cls, SEMEL_CLASS_ENVIRONMENT);
+        assert_true(claim.token > 0);
+        assert_int_equal(semel_store_begin(w->store, SEMEL_TX_ONCE, &(int64_t){0}, &w->err), SEMEL_CLOSED);
+        ok(w, semel_store_reopen(w->store, &w->err));
+        assert_int_equal(ask("SELECT count(*) FROM semel.idempotency WHERE key = 'key-00001'"), i);
+    }
+    pg_proxy_done(&proxy);
+}
+
+/* P72 */
+static void trip_that_would_not_be_durable_is_refused_and_writes_nothing(void **state)
+{
+    struct world *w = *state;
+    struct semel_key_claim claim = claim_of("key-00001");
+    warm_up(w);
+    assert_true(handler(w, "SET synchronous_commit = off"));
+    assert_int_equal(try_claim(w, &claim), SEMEL_INVALID);
+    assert_int_equal(w->err.cls, SEMEL_CLASS_ENVIRONMENT);
+    assert_non_null(strstr(w->err.text, "synchronous_commit"));
+    assert_int_equal(keys(), 0);
+    assert_true(handler(w, "SET synchronous_commit = on"));
+    ok(w, try_claim(w, &claim));
+    assert_int_equal(keys(), 1);
+}
+
+static void statement_that_fails_leaves_nothing_and_a_usable_connection(void **state)
+{
+    struct world *w = *state;
+    struct semel_key_claim claim = claim_of("key-00001");
+    warm_up(w);
+    sql("ALTER TABLE semel.idempotency ADD CONSTRAINT never CHECK (key <> 'key-00001')");
+    assert_int_equal(try_claim(w, &claim), SEMEL_INVALID);
+    assert_false(w->store->ended);
+    sql("ALTER TABLE semel.idempotency DROP CONSTRAINT never");
+    ok(w, try_claim(w, &claim));
+    assert_int_equal(claim.act, SEMEL_KEY_RUN);
+}
+
+/* A row that the first statements do not insert is taken over by a transaction of its own. */
+static void row_that_may_run_again_is_left_to_another_transaction(void **state)
+{
+    struct world *w = *state;
+    struct semel_key_claim claim = claim_of("key-00001");
+    int64_t now_us = 0;
+    warm_up(w);
+    ok(w, try_claim(w, &claim));
+    assert_true(end(w, claim.token));
+    sql("UPDATE semel.idempotency SET key_until = now() - interval '1 day', answer_until = now() - interval '1 day'");
+    claim = claim_of("key-00001");
+    ok(w, try_claim(w, &claim));
+    assert_true(claim.again && claim.act != SEMEL_KEY_RUN);
+    assert_int_equal(ask("SELECT count(*) FROM semel.idempotency WHERE status = 'completed'"), 1);
+    ok(w, semel_store_begin(w->store, SEMEL_TX_BARE, &now_us, &w->err));
+    claim.want.lease_until_us = now_us + HOUR_US;
+    ok(w, w->store->ops->keys->claim(w->store, &claim, 1, OWNER, &tokens, &rng, now_us, &w->arena, &w->err));
+    ok(w, semel_store_commit(w->store, &w->err));
+    assert_true(claim.act == SEMEL_KEY_RUN && !claim.again);
+}
+
+/* Damage is found when the answer is read: the row beside it is there by then, and whoever asked is told so. */
+static void damage_that_is_read_behind_the_commit_does_not_hide_it(void **state)
+{
+    struct world *w = *state;
+    struct semel_key_claim claims[2] = {claim_of("key-00001"), claim_of("key-00002")};
+    int64_t now_us = 0;
+    warm_up(w);
+    ok(w, try_claim(w, &claims[0]));
+    sql("UPDATE semel.idempotency SET token = -5");
+    ok(w, semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err));
+    claims[1].want.lease_until_us = now_us + HOUR_US;
+    assert_int_equal(w->store->ops->keys->claim(w->store, claims, 2, OWNER, &tokens, &rng, now_us, &w->arena, &w->err),
+                     SEMEL_INVALID);
+    assert_true(w->store->ended);
+    semel_store_rollback(w->store);
+    assert_int_equal(keys(), 2);
+}
+
+int main(void)
+{
+#define OPEN(test) cmocka_unit_test_setup_teardown(test, opened, world_teardown)
+    const struct CMUnitTest tests[] = {
+        OPEN(claim_and_end_are_one_round_trip_each),
+        OPEN(trip_without_an_answer_is_unknown_whatever_came_of_it),
+        OPEN(trip_that_would_not_be_durable_is_refused_and_writes_nothing),
+        OPEN(statement_that_fails_leaves_nothing_and_a_usable_connection),
+        OPEN(row_that_may_run_again_is_left_to_another_transaction),
+        OPEN(damage_that_is_read_behind_the_commit_does_not_hide_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
