@@ -13,7 +13,7 @@
 
 #define ARENA_MAX ((size_t)256 << 20) /* a row may have a payload of 64 MiB; a list has 10,000 rows without theirs */
 #define AFTER_S 1
-#define RECONCILE_MS 10000 /* the others wait meanwhile */
+#define RECONCILE_MS 10000
 #define CONSUMERS 500
 #define CONSUMERS_MAX 10000
 #define WHO_MAX 100
@@ -21,7 +21,11 @@
 
 struct call {
     struct call *next;
-    struct semel_http_exchange *x;
+    struct semel_http_exchange *x;    /* NULL: it was answered while the other side was asked */
+    struct semel_reconciling *asking; /* of a reconcile: it was asked, and comes again with the answer */
+    struct call *next_asking;         /* under the lock */
+    struct semel_api *api;
+    pthread_t thread; /* that asks */
 };
 
 /* A bulk command. A finished one stays until its slot is needed, so that clients can read its result. */
@@ -40,7 +44,9 @@ struct semel_api {
     pthread_cond_t changed;
     struct call *first, **last;
     size_t n;
-    bool open; /* a task serves it */
+    bool open;           /* a task serves it */
+    struct call *asking; /* reconciles that are not over */
+    size_t n_asking;     /* those of them whose thread waits for the other side */
     /* Used by the task. */
     bool lost; /* the store's connection */
     struct semel_arena arena;
@@ -63,6 +69,14 @@ struct semel_api *semel__api_new(struct semel_serve *serve)
     return api;
 }
 
+static void put(struct semel_api *api, struct call *call)
+{
+    call->next = NULL;
+    *api->last = call;
+    api->last = &call->next;
+    api->n++;
+}
+
 /* Removes the call at *at; NULL: there is none. */
 static struct call *pop(struct semel_api *api, struct call **at)
 {
@@ -76,12 +90,27 @@ static struct call *pop(struct semel_api *api, struct call **at)
     return call;
 }
 
+/* The thread of a reconcile has ended, or is about to: it has queued its call. */
+static void call_free(struct semel_api *api, struct call *call)
+{
+    if (call->asking != NULL) {
+        pthread_join(call->thread, NULL);
+        struct call **at = &api->asking;
+        while (*at != call)
+            at = &(*at)->next_asking;
+        *at = call->next_asking;
+        semel__reconcile_free(call->asking);
+    }
+    semel__free(call);
+}
+
 static void refuse_all(struct semel_api *api, const char *why)
 {
     struct call *call;
     while ((call = pop(api, &api->first)) != NULL) {
-        semel__endpoint_later(call->x, AFTER_S, why);
-        semel__free(call);
+        if (call->x != NULL)
+            semel__endpoint_later(call->x, AFTER_S, why);
+        call_free(api, call);
     }
 }
 
@@ -119,6 +148,10 @@ void semel__api_close(struct semel_api *api)
         return;
     pthread_mutex_lock(&api->lock);
     api->open = false;
+    for (struct call *call = api->asking; call != NULL; call = call->next_asking)
+        semel__reconcile_cancel(call->asking);
+    while (api->n_asking > 0)
+        (void)semel__cond_wait(&api->changed, &api->lock, semel__steady_us() + 1000000);
     refuse_all(api, "the process is stopping");
     pthread_mutex_unlock(&api->lock);
     for (size_t i = 0; i < SEMEL_API_RUNS; i++)
@@ -152,9 +185,7 @@ static void enter(void *ctx, struct semel_http_exchange *x)
     else if (api->n >= SEMEL_API_CALLS)
         why = "too many requests wait";
     if (why == NULL) {
-        *api->last = call;
-        api->last = &call->next;
-        api->n++;
+        put(api, call);
         pthread_cond_signal(&api->changed);
     }
     pthread_mutex_unlock(&api->lock);
@@ -171,7 +202,10 @@ static void overdue(void *ctx, struct semel_http_exchange *x)
     struct call **at = &api->first, *call;
     while (*at != NULL && (*at)->x != x)
         at = &(*at)->next;
-    if ((call = pop(api, at)) != NULL) {
+    if (*at != NULL && (*at)->asking != NULL) {
+        (*at)->x = NULL; /* the task frees it */
+        semel__endpoint_later(x, AFTER_S, "the store is too busy");
+    } else if ((call = pop(api, at)) != NULL) {
         semel__endpoint_later(x, AFTER_S, "the store is too busy");
         semel__free(call);
     }
@@ -822,28 +856,92 @@ static void post_key_discard(struct task *t)
     command_key(t, SEMEL_COMMAND_DISCARD);
 }
 
-static void post_key_reconcile(struct task *t)
+static void answer_reconcile(struct task *t, semel_status status, const struct semel_reconcile *found,
+                             const struct semel_error *err)
 {
     static const int codes[] = {
         [SEMEL_RECONCILE_NO_SUCH] = 404, [SEMEL_RECONCILE_REFUSED] = 409, [SEMEL_RECONCILE_NO_ANSWER] = 502};
-    struct semel_str reason = {0}, who = {0};
-    const struct member members[] = {{"reason", TEXT, &reason}, {"who", TEXT, &who}};
-    struct semel_reconcile found;
-    struct semel_error err = {0};
-    semel_status status = read_body(t, members, 2, &err);
-    if (status == SEMEL_OK)
-        status = set_who(t, who, &err);
-    if (status == SEMEL_OK && reason.n == 0)
-        status = wrong(&err, "reason", "given (goes to the audit log)");
-    if (status == SEMEL_OK)
-        status = semel__reconcile_key(t->ops, t->api->serve->conf, param(t, "scope"), param(t, "key"), reason,
-                                      RECONCILE_MS, &found, &err);
     if (status != SEMEL_OK)
-        fail(t, status, &err);
-    else if (found.end == SEMEL_RECONCILE_TOLD)
-        answer_told(t, &found.told);
+        fail(t, status, err);
+    else if (found->end == SEMEL_RECONCILE_TOLD)
+        answer_told(t, &found->told);
     else
-        semel__http_refuse(t->x, codes[found.end], "%s", found.text);
+        semel__http_refuse(t->x, codes[found->end], "%s", found->text);
+}
+
+/* The other side may take seconds: a thread waits for it, and the task serves others meanwhile. */
+static void *ask_aside(void *arg)
+{
+    struct call *call = arg;
+    struct semel_api *api = call->api;
+    semel__reconcile_ask(call->asking);
+    pthread_mutex_lock(&api->lock);
+    put(api, call);
+    api->n_asking--;
+    pthread_cond_signal(&api->changed);
+    pthread_mutex_unlock(&api->lock);
+    return NULL;
+}
+
+/* Takes over what is asked; false: it was freed. */
+static bool start_asking(struct task *t, struct semel_reconciling *asking)
+{
+    struct semel_api *api = t->api;
+    struct call *call = semel__calloc(1, sizeof *call);
+    pthread_mutex_lock(&api->lock);
+    bool started = call != NULL && api->n_asking < SEMEL_API_ASKING;
+    if (started) {
+        *call = (struct call){.x = t->x, .asking = asking, .next_asking = api->asking, .api = api};
+        started = pthread_create(&call->thread, NULL, ask_aside, call) == 0;
+    }
+    if (started) {
+        api->asking = call;
+        api->n_asking++;
+    }
+    pthread_mutex_unlock(&api->lock);
+    if (!started) {
+        semel__reconcile_free(asking);
+        semel__free(call);
+    }
+    return started;
+}
+
+static semel_status read_reconcile(struct task *t, struct semel_str *reason, struct semel_error *err)
+{
+    struct semel_str who = {0};
+    const struct member members[] = {{"reason", TEXT, reason}, {"who", TEXT, &who}};
+    semel_status status = read_body(t, members, 2, err);
+    if (status == SEMEL_OK)
+        status = set_who(t, who, err);
+    return status == SEMEL_OK && reason->n == 0 ? wrong(err, "reason", "given (goes to the audit log)") : status;
+}
+
+static void post_key_reconcile(struct task *t)
+{
+    struct semel_str reason = {0};
+    struct semel_reconciling *asking = NULL;
+    struct semel_reconcile found = {0};
+    struct semel_error err = {0};
+    semel_status status = read_reconcile(t, &reason, &err);
+    if (status == SEMEL_OK)
+        status = semel__reconcile_begin(t->ops, t->api->serve->conf, param(t, "scope"), param(t, "key"), RECONCILE_MS,
+                                        &asking, &found, &err);
+    if (status != SEMEL_OK || asking == NULL)
+        answer_reconcile(t, status, &found, &err);
+    else if (!start_asking(t, asking))
+        semel__endpoint_later(t->x, AFTER_S, "too many reconciles run");
+}
+
+/* The other side has answered, or has not. */
+static void end_reconcile(struct task *t, const struct semel_reconciling *asking)
+{
+    struct semel_str reason = {0};
+    struct semel_reconcile found = {0};
+    struct semel_error err = {0};
+    semel_status status = read_reconcile(t, &reason, &err);
+    if (status == SEMEL_OK)
+        status = semel__reconcile_end(t->ops, asking, reason, &found, &err);
+    answer_reconcile(t, status, &found, &err);
 }
 
 /* ---- in bulk --------------------------------------------------------------------------------------- */
@@ -1195,10 +1293,14 @@ size_t semel__api_routes(struct semel_api *api, unsigned read, unsigned write, s
     return CALLS;
 }
 
-static void serve_call(struct semel_api *api, struct semel_ops *ops, struct semel_http_exchange *x)
+static void serve_call(struct semel_api *api, struct semel_ops *ops, const struct call *call)
 {
-    struct task t = {.api = api, .ops = ops, .x = x, .req = semel__http_request(x)};
+    struct task t = {.api = api, .ops = ops, .x = call->x, .req = semel__http_request(call->x)};
     static const char *const no_names[] = {NULL};
+    if (call->asking != NULL) {
+        end_reconcile(&t, call->asking);
+        return;
+    }
     for (size_t i = 0; i < CALLS; i++) {
         if (t.req->route->path != calls[i].path)
             continue;
@@ -1206,7 +1308,7 @@ static void serve_call(struct semel_api *api, struct semel_ops *ops, struct seme
             calls[i].serve(&t);
         return;
     }
-    semel__http_refuse(x, 404, "there is nothing at this path");
+    semel__http_refuse(t.x, 404, "there is nothing at this path");
 }
 
 /* ---- the task -------------------------------------------------------------------------------------- */
@@ -1235,9 +1337,27 @@ static void step_runs(struct semel_api *api)
     }
 }
 
+static void step_call(struct semel_api *api, struct semel_store *store, struct call *call)
+{
+    struct semel_error err = {0};
+    struct semel_ops ops;
+    semel__arena_reset(&api->arena);
+    semel_status status = semel__ops_init(&ops, store, &api->arena, SEMEL_STR("http"), &err);
+    if (status == SEMEL_OK && semel__http_hung_up(call->x))
+        /* the client may ask again: do nothing twice */
+        semel__endpoint_later(call->x, AFTER_S, "the client has hung up");
+    else if (status == SEMEL_OK)
+        serve_call(api, &ops, call);
+    else
+        semel__endpoint_later(call->x, AFTER_S, err.text);
+    semel__ops_done(&ops);
+    pthread_mutex_lock(&api->lock);
+    call_free(api, call);
+    pthread_mutex_unlock(&api->lock);
+}
+
 semel_status semel__api_step(struct semel_api *api, struct semel_store *store, int wait_ms, struct semel_error *err)
 {
-    struct semel_ops ops;
     if (api->lost) {
         semel_status status = semel_store_reopen(store, err);
         api->lost = status != SEMEL_OK;
@@ -1250,20 +1370,13 @@ semel_status semel__api_step(struct semel_api *api, struct semel_store *store, i
         if (!semel__cond_wait(&api->changed, &api->lock, until_us))
             break;
     struct call *call = pop(api, &api->first);
-    pthread_mutex_unlock(&api->lock);
-    if (call != NULL) {
-        semel__arena_reset(&api->arena);
-        semel_status status = semel__ops_init(&ops, store, &api->arena, SEMEL_STR("http"), err);
-        if (status == SEMEL_OK && semel__http_hung_up(call->x))
-            /* the client may ask again: do nothing twice */
-            semel__endpoint_later(call->x, AFTER_S, "the client has hung up");
-        else if (status == SEMEL_OK)
-            serve_call(api, &ops, call->x);
-        else
-            semel__endpoint_later(call->x, AFTER_S, err->text);
-        semel__ops_done(&ops);
-        semel__free(call);
+    if (call != NULL && call->x == NULL) { /* overdue, and answered */
+        call_free(api, call);
+        call = NULL;
     }
+    pthread_mutex_unlock(&api->lock);
+    if (call != NULL)
+        step_call(api, store, call);
     step_runs(api);
     return SEMEL_OK;
 }

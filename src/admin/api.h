@@ -4,7 +4,8 @@
  * same JSON (ops/ops.h).
  *
  * The loop's thread only queues: one task of the daemon, with a store connection of its own, serves the queue. Bulk
- * commands run in the task too, one message per step, so that requests are answered between two messages.
+ * commands run in the task too, one message per step, so that requests are answered between two messages. A reconcile
+ * waits for the other side in a thread of its own, which touches no store, and comes back to the queue.
  * docs/http.md lists the paths.
  *
  * Invariants: a call belongs to the queue, or to the step that took it out, and is answered once. The queue, bodies,
@@ -19,6 +20,7 @@
 
 #define SEMEL_API_CALLS 64                     /* waiting calls */
 #define SEMEL_API_RUNS 8                       /* bulk commands at a time */
+#define SEMEL_API_ASKING 8                     /* reconciles at a time */
 #define SEMEL_API_BODY_MAX ((size_t)256 << 10) /* an outcome of 64 KiB, escaped */
 
 struct semel_api *semel__api_new(struct semel_serve *serve);

@@ -26,7 +26,20 @@ struct semel_reconcile {
     char text[512]; /* why it was not TOLD */
 };
 
-/* Waits for the answer, for at most wait_ms. INVALID: a name that can be none, or a reason that is missing. */
+/* In three steps, so that a store need not wait for the other side. *ret_asking NULL: there is nothing to ask, and *ret
+ * says why. _ask waits for the answer, in any thread, and touches no store; _cancel ends that from another thread, also
+ * before it begins. */
+struct semel_reconciling;
+semel_status semel__reconcile_begin(struct semel_ops *ops, const struct semel_conf *conf, struct semel_str scope,
+                                    struct semel_str key, uint64_t wait_ms, struct semel_reconciling **ret_asking,
+                                    struct semel_reconcile *ret, struct semel_error *err);
+void semel__reconcile_ask(struct semel_reconciling *asking);
+void semel__reconcile_cancel(struct semel_reconciling *asking);
+semel_status semel__reconcile_end(struct semel_ops *ops, const struct semel_reconciling *asking,
+                                  struct semel_str reason, struct semel_reconcile *ret, struct semel_error *err);
+void semel__reconcile_free(struct semel_reconciling *asking);
+
+/* All of it; waits for the answer, for at most wait_ms. INVALID: a name that can be none, or no reason. */
 semel_status semel__reconcile_key(struct semel_ops *ops, const struct semel_conf *conf, struct semel_str scope,
                                   struct semel_str key, struct semel_str reason, uint64_t wait_ms,
                                   struct semel_reconcile *ret, struct semel_error *err);

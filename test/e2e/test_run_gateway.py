@@ -50,6 +50,9 @@ class Upstream:
                 self.wfile.write(answer)
 
             def do_GET(self):  # a reconcile: done, but what has `not` in its key; a check: whatever it is
+                if "wait" in self.path:
+                    outer.entered.set()
+                    outer.leave.wait(60)
                 state = {"state": "not_done"} if "not" in self.path else {"state": "done", "status": 201,
                                                                           "outcome": {"found": True}}
                 answer = json.dumps(state).encode()
@@ -250,6 +253,35 @@ def test_operators_reconcile_over_http_as_by_the_command_line(shop, upstream, tm
         assert reconcile("key-00002", reason="x")[0] == 409
         assert world.post("/hang", "key-00001")[:2] == (201, b'{"found":true}')
         daemon.stop()
+
+
+# A7: the other side takes its time, and nobody else waits for it; a stop does not, either.
+def test_reconcile_over_http_keeps_no_other_call_waiting(shop, upstream, tmp_path):
+    guard = [{"match": "POST /hang", "on_unknown": "reconcile", "reconcile": f"{upstream.url}/by-key/{{key}}"}]
+    world = World(tmp_path, shop, upstream, guard=guard).operated()
+    found = {}
+    with world.daemon as daemon:
+        daemon.ready()
+
+        def reconcile(key):
+            found[key] = world.ask(f"/v1/keys/alice/{key}/reconcile", {"reason": "asked"})[0]
+        for key, stops in (("key-wait-1", False), ("key-wait-2", True)):
+            assert world.post("/hang", key)[0] >= 500
+            upstream.entered.clear()
+            asks = threading.Thread(target=reconcile, args=(key,))
+            asks.start()
+            assert upstream.entered.wait(60)
+            status, text = world.ask(f"/v1/keys/alice/{key}")
+            assert status == 200 and json.loads(text)["status"] == "unknown"
+            assert world.ask(f"/v1/keys/alice/{key}/discard", {"reason": ""})[0] == 400
+            assert key not in found  # it still asks
+            if stops:
+                daemon.stop()
+            else:
+                upstream.leave.set()
+            asks.join(60)
+            upstream.leave.clear()
+        assert found == {"key-wait-1": 200, "key-wait-2": 503}
 
 
 SECRETS = {"X-Api-Key": "sk_live_canary_of_the_api_key", "Authorization": "Bearer canary_of_authorization",
