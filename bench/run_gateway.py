@@ -3,6 +3,7 @@
 """The gateway: what a hop through it costs, beside nginx and beside keys that people write (middleware.js).
 
     bench/run --only gateway [--gateway-rounds N] [--gateway-seconds N] [--gateway-cases NAME,...]
+    bench/run --only gateway --gateway-fsync-us N
 
 bench/run starts the database's server and calls this. One server and 32 keep-alive clients (gateway.c), which POST JSON
 of 200 bytes with an Idempotency-Key, and get 100 bytes. In turn and several times over:
@@ -18,6 +19,8 @@ of 200 bytes with an Idempotency-Key, and get 100 bytes. In turn and several tim
 
 All processes stay for all rounds; who has no turn does nothing. Each answer's status and Idempotent-Replayed are
 checked, and after each turn that the server was called once per key (not at all for a replay): else there is no result.
+With --fsync-us the server's fsync and fdatasync take at least so long (slow_fsync.c); the cases are `unguarded` and
+`guarded-postgres` then, and the goals are a rate, and a median of the time that lies above `unguarded`.
 A result is the median of the rounds, a ratio the median of the ratios within a round. CPU US is the processor's time of
 the process in the middle (of Node in `middleware`) per request; PostgreSQL's is not in it.
 """
@@ -58,6 +61,8 @@ http {{
 GOALS = (("unguarded", "nginx", 0.75), ("replay", "unguarded", 0.5), ("guarded-postgres", "unguarded", 0.25),
          ("guarded-postgres", "middleware", 4))
 CPU_AT_MOST = 1.33  # A10: unguarded by nginx
+SLOW_CASES = "unguarded,guarded-postgres"
+SLOW_PER_S, SLOW_ABOVE_MS = 3000, 8
 NODE_PATHS = [*filter(None, os.environ.get("NODE_PATH", "").split(":")),
               (os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) + "/semel/node/node_modules",
               "/usr/share/nodejs"]
@@ -215,13 +220,19 @@ def measure(options):
               "p50_ms": round(statistics.median(case.p50_us) / 1000, 3),
               "p99_ms": round(statistics.median(case.p99_us) / 1000, 3),
               "cpu_us": round(statistics.median(case.cpu_us), 1)} for name, case in bench.cases.items()]
+    slow = None
+    if options.fsync_us > 0 and {"unguarded", "guarded-postgres"} <= rates.keys():
+        p50 = {case["name"]: case["p50_ms"] for case in cases}
+        slow = {"fsync_us": options.fsync_us, "per_s": statistics.median(rates["guarded-postgres"]),
+                "per_s_at_least": SLOW_PER_S, "above_ms_at_most": SLOW_ABOVE_MS,
+                "above_ms": round(p50["guarded-postgres"] - p50["unguarded"], 3)}
     ratios = [{"case": a, "by": b, "is": ratio(rates, a, b), "at_least": least} for a, b, least in GOALS
-              if a in rates and b in rates]
+              if a in rates and b in rates and not slow]
     cpu = ratio(cpus, "unguarded", "nginx") if {"unguarded", "nginx"} <= cpus.keys() else None
     return {"bench": "gateway", "clients": CLIENTS, "rounds": options.rounds, "seconds": options.seconds,
             "fsync_us": [round(us, 1) for us in fsyncs_us], "baseline": "unguarded",
             "machine": {**machine(), "load_before": load[0], "load_after": load[1]}, "skipped": bench.skipped,
-            "cases": cases, "ratios": ratios,
+            "cases": cases, "ratios": ratios, "slow": slow,
             "cpu_ratio": {"case": "unguarded", "by": "nginx", "is": cpu, "at_most": CPU_AT_MOST}}
 
 
@@ -235,6 +246,11 @@ def show(found):
     print()
     for one in found["ratios"]:
         print(f"{one['case'] + ' / ' + one['by']:40} {one['is']:6.2f}  (at least {one['at_least']})")
+    if found["slow"] is not None:
+        slow = found["slow"]
+        print(f"the server's fsync takes at least {slow['fsync_us']} us")
+        print(f"{'guarded-postgres, per s':40} {slow['per_s']:6.0f}  (at least {SLOW_PER_S})")
+        print(f"{'its median above unguarded, ms':40} {slow['above_ms']:6.2f}  (at most {SLOW_ABOVE_MS})")
     if found["cpu_ratio"]["is"] is not None:
         print(f"{'processor: unguarded / nginx':40} {found['cpu_ratio']['is']:6.2f}  (at most {CPU_AT_MOST})")
     print(f"a write with fsync takes {found['fsync_us'][0]:.0f} us before and {found['fsync_us'][1]:.0f} us after the "
@@ -250,8 +266,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3, help="of a case in a round, after a fifth of it to warm up")
     parser.add_argument("--cases", default="", help="only these, by commas")
+    parser.add_argument("--fsync-us", type=int, default=0, help="the server's fsync was slowed down to that")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     options = parser.parse_args()
+    if options.fsync_us > 0:
+        options.cases = options.cases or SLOW_CASES
     return conclude(options, measure, show)
 
 
