@@ -241,6 +241,27 @@ def test_loose_begin_commits_without_its_end_and_is_ended_in_another_transaction
         committed(db, "SET semel.strict = off")
     begin(db, "id-1", **({} if by_setting else {"strict": False}))
     db.commit()
+# I4: the last line, whoever writes
+@pytest.mark.parametrize("status, open_for, token, fits", [
+    (None, None, None, True), ("rejected", None, None, True), ("stale", None, None, True),
+    ("prevented", None, None, True), ("completed", None, None, False), ("odd", None, None, False),
+    ("failed", None, None, False), (None, "billing", None, False), ("stale", "billing", None, False),
+    ("failed", "billing", None, True), ("waiting", "billing", None, True), ("unknown", "billing", None, True),
+    ("dead", "billing", None, True), ("quarantined", "billing", None, True), ("processing", "billing", None, False),
+    ("processing", "billing", 7, True), ("failed", "billing", 7, False), ("processing", None, 7, False),
+    (None, None, 7, False), (None, "billing", 7, False)])
+def test_row_whose_state_does_not_fit_is_refused(db, status, open_for, token, fits):
+    row = ("INSERT INTO semel.record (arrival, received_at, stream, key, status, open_for, lease_token) "
+           "VALUES (1, now(), 1, 'k', %s, %s, %s)")
+    if fits:
+        ask(db, row, status, open_for, token)
+    else:
+        with pytest.raises(psycopg2.errors.CheckViolation) as error:
+            ask(db, row, status, open_for, token)
+        assert error.value.diag.constraint_name == "record_state_check"
+    db.rollback()
+
+
     assert committed(db, "SELECT status FROM semel.inbox") == [("processing",)]
     assert begin(db, "id-1")["why"] == "busy"
     committed(db, "SELECT semel.inbox_done('billing', 'id-1')")
