@@ -226,7 +226,13 @@ def test_context_of_an_error_is_one_line(shop, db):
                 ("SELECT semel.inbox_release(-1)", "22023"),
                 ("SELECT * FROM semel.inbox_begin_many('c', '[{\"id\": 1}]')", "22023"),
                 ("SELECT semel.inbox_done_many('c', '[{\"message_id\": \"i\"}]')", "55000"),
-                ("SELECT * FROM semel.inbox_fail_many(NULL, '[]')", "22023")]:
+                ("SELECT * FROM semel.inbox_fail_many(NULL, '[]')", "22023"),
+                *[(sql % an_id, code) for an_id in ("42", f"'{uuid.uuid4()}'::uuid")
+                  for sql, code in [("SELECT * FROM semel.inbox_begin('', %s)", "22023"),
+                                    ("SELECT semel.inbox_done('c', %s)", "55000"),
+                                    ("SELECT * FROM semel.inbox_fail('c', %s, class => 'odd')", "22023"),
+                                    ("SELECT * FROM semel.inbox_claim('c', %s)", "22023"),
+                                    ("SELECT * FROM semel.inbox_put('c', %s)", "22023")]]]:
             error = refused(db, sql)
             assert (error.pgcode, len(error.diag.context.splitlines())) == (code, 1), (sql, error.diag.context)
         begin(db, "id-1")
@@ -235,12 +241,6 @@ def test_context_of_an_error_is_one_line(shop, db):
         shop.sql("DROP OWNED BY stranger; DROP ROLE stranger")
 
 
-@pytest.mark.parametrize("by_setting", [False, True])
-def test_loose_begin_commits_without_its_end_and_is_ended_in_another_transaction(db, by_setting):
-    if by_setting:
-        committed(db, "SET semel.strict = off")
-    begin(db, "id-1", **({} if by_setting else {"strict": False}))
-    db.commit()
 # I4: the last line, whoever writes
 @pytest.mark.parametrize("status, open_for, token, fits", [
     (None, None, None, True), ("rejected", None, None, True), ("stale", None, None, True),
@@ -262,6 +262,12 @@ def test_row_whose_state_does_not_fit_is_refused(db, status, open_for, token, fi
     db.rollback()
 
 
+@pytest.mark.parametrize("by_setting", [False, True])
+def test_loose_begin_commits_without_its_end_and_is_ended_in_another_transaction(db, by_setting):
+    if by_setting:
+        committed(db, "SET semel.strict = off")
+    begin(db, "id-1", **({} if by_setting else {"strict": False}))
+    db.commit()
     assert committed(db, "SELECT status FROM semel.inbox") == [("processing",)]
     assert begin(db, "id-1")["why"] == "busy"
     committed(db, "SELECT semel.inbox_done('billing', 'id-1')")
