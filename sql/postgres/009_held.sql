@@ -29,6 +29,7 @@ CREATE UNLOGGED TABLE semel.begun (
     message_id text COLLATE "C" NOT NULL,
     headers    text,
     payload    bytea,
+    watched    boolean,                                     -- at the COMMIT, for all of its batch
     PRIMARY KEY (consumer, source, message_id)
 );
 

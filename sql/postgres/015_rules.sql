@@ -132,7 +132,8 @@ END $$;
 -- Is this the message that semel.begun remembers? See 016.
 CREATE FUNCTION semel._in_hand(consumer text, source text, message_id text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(substr(current_setting('semel.begun', true), 2) COLLATE "C"
-                    = octet_length(consumer) || ' ' || octet_length(source) || ' ' || consumer || source || message_id,
+                    = format('%s %s %s%s%s', octet_length(consumer), octet_length(source), consumer, source,
+                             message_id),
                     false)
 $$;
 

@@ -14,9 +14,9 @@
 --     semel.begun_for    the consumer of the last row of semel.begun that came or went: for the message of the error
 --     semel.begun_more   how many rows the table semel.begun has: where a second message is begun before the end of the
 --                        first, and where there is more to remember
--- A message that had a row, or has an order key, is in the table semel.held. The deferred triggers of the inbox and of
--- semel.held ask at the COMMIT whether anything is left. Settings can be forged: what they say is believed only of rows
--- that this transaction has written.
+-- A message that had a row, or has an order key, is in the table semel.held. The deferred triggers of the inbox, of
+-- semel.begun (once for a batch) and of semel.held ask at the COMMIT whether anything is left. Settings can be forged:
+-- what they say is believed only of rows that this transaction has written.
 --
 -- Invariants: a begin without its end cannot commit, and an end needs its begin; every row is inserted before it is
 -- judged, so that the unique key decides a race, but for final rows, which never change and are read without a lock at
@@ -52,8 +52,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The same for the inbox, once for every row that was inserted after a begin. It has to be quick, so it has neither the
--- rights of the owner nor a search path, and every name in it is qualified.
+-- The same for the inbox, once for every row that was inserted after a begin, and once for a batch. It has to be quick,
+-- so it has neither the rights of the owner nor a search path, and every name in it is qualified.
 CREATE FUNCTION semel._begun_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     part pg_catalog.text[];
@@ -73,6 +73,9 @@ BEGIN
         message_id := pg_catalog.convert_from(pg_catalog.substr(
             pg_catalog.convert_to(part[3], 'UTF8'), 1 OPERATOR(pg_catalog.+) part[1]::pg_catalog.int4
                                                       OPERATOR(pg_catalog.+) part[2]::pg_catalog.int4), 'UTF8');
+    ELSIF TG_TABLE_NAME OPERATOR(pg_catalog.=) 'begun'::pg_catalog.name THEN
+        consumer := NEW.consumer;
+        message_id := NEW.message_id;
     ELSE
         consumer := pg_catalog.current_setting('semel.begun_for', true);
         message_id := CASE WHEN pg_catalog.get_byte(NEW.key, 0) OPERATOR(pg_catalog.=) 0 THEN
@@ -94,6 +97,8 @@ END $$;
 
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.held DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.kind IN ('begun', 'refused')) EXECUTE FUNCTION semel._held_at_commit();
+CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.begun DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.watched) EXECUTE FUNCTION semel._begun_at_commit();
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.record DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (current_setting('semel.begun', true) <> '') EXECUTE FUNCTION semel._begun_at_commit();
 
@@ -136,12 +141,19 @@ CREATE FUNCTION semel._lock_name(consumer text, source text, message_id text) RE
         source COLLATE "C", hashtextextended(consumer COLLATE "C", 1936026989)))
 $$;
 
+-- How many messages this transaction has tried to lock. inbox_begin does not count its first.
+CREATE FUNCTION semel._locks() RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN current_setting('semel.locks', true) ~ '^[0-9]{1,2}$'
+                THEN current_setting('semel.locks', true)::integer
+                WHEN coalesce(current_setting('semel.begun', true), '') <> '' THEN 1 ELSE 0 END
+$$;
+
 -- Until the end of the transaction; false: another one has it. Only the first 32 messages of a transaction are locked:
 -- the lock table is the whole cluster's. A copy of a later one waits for its row instead of being told `busy`.
 CREATE FUNCTION semel._try_lock(consumer text, source text, message_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    said text := current_setting('semel.locks', true);
-    n integer := CASE WHEN said ~ '^[0-9]{1,2}$' THEN said::integer ELSE 0 END;
+    n integer := semel._locks();
+    said text;
 BEGIN
     IF n >= 32 THEN
         RETURN true;
@@ -570,7 +582,7 @@ BEGIN
     IF semel._in_hand(of_consumer, from_source, id) THEN
         began := (of_consumer, from_source, id, NULL,
                   CASE left(current_setting('semel.begun', true), 1)
-                  WHEN 'p' THEN decode(current_setting('semel.begun_payload', true), 'hex') END);
+                  WHEN 'p' THEN decode(current_setting('semel.begun_payload', true), 'hex') END, NULL);
         PERFORM set_config('semel.begun', '-', true);
     ELSE
         DELETE FROM semel.begun AS b

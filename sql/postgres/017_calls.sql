@@ -78,15 +78,17 @@ END $$;
 
 -- A plain message (no keys, no version, no headers: most are) is judged by one look at all that is stored, and by its
 -- insert; where these give no answer, the rules (_begin) are asked. What the look finds:
---     absent   no row: the message is locked and remembered as the one in hand (new; busy: another transaction has it;
---              NULL: another message is in hand, or there is too much to remember in a setting), then inserted
---     plain    completed at the first attempt, with nothing in its row that could be damaged
---     final    any other final row
---     NULL     for the rules
--- A final row is read without a lock, and nothing is written then: only at READ COMMITTED, and where no COMMIT waits
--- for a standby, which one without a write would not do (P16, P90). In each transaction the expressions of a function
--- are made ready anew, those of a query each time, so each path has few; the look reads the table, because the row of
--- the view costs more to build than all that is asked of it.
+--     fresh    no row: the message is locked (mine; false: another transaction has it; NULL: another message is in
+--              hand), remembered as the one in hand, and inserted
+--     told     a row that was completed at the first attempt; but for its type, outcome and fingerprint it has nothing
+--              that could be damaged
+--     final    any final row
+-- and nothing where the consumer's settings, or semel.access, are for the rules to read. A final row is read without a
+-- lock, and nothing is written then: only at READ COMMITTED, and where no COMMIT waits for a standby, which one without
+-- a write would not do (P16, P90). In each transaction the expressions of a function are made ready anew, those of a
+-- query each time, and every call of a function in them costs as much as reading a column ten times: so the common
+-- path has few, what only some messages need is in a branch of its own, and the look fills in the common answers. It
+-- has no EXISTS, because a query with one is walked through each time, and OFFSET 0 keeps the columns out of the joins.
 CREATE FUNCTION semel.inbox_begin(
     consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
@@ -94,98 +96,152 @@ CREATE FUNCTION semel.inbox_begin(
 RETURNS TABLE (act text, why text, attempt integer, outcome jsonb) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
+    hard boolean;                                           -- NULL: an id is all that was given; true: not plain
+    dated boolean;                                          -- the id may have a time
     bytes bytea;
     print bytea;
     of_key bytea;
-    look text;
     of_stream integer;
     stored bytea;
     said text;
+    typed text;
+    mark text;                                              -- p: the payload is remembered, too
     kept text;
     timed text;
+    most integer;
+    fresh boolean;
+    told boolean;
+    final boolean;
+    mine boolean;
     event_time timestamptz;
 BEGIN
-    IF num_nonnulls(order_key, business_key, version, headers, message_time) = 0
-       AND num_nulls(consumer, message_id, source, strict) = 0 AND strict
-       AND greatest(octet_length(consumer), octet_length(message_id), octet_length(source), octet_length(type)) <= 255
-       AND consumer <> '' AND message_id <> '' AND num_nonnulls(payload, raw) < 2
-       AND coalesce(octet_length(fingerprint), 1) BETWEEN 1 AND 63 AND coalesce(delivery, 0) >= 0
-       AND coalesce(current_setting('semel.strict', true), '') IN ('', 'on', 'true') THEN
-        IF fingerprint IS NOT NULL OR payload IS NOT NULL OR raw IS NOT NULL THEN
+    IF strict IS NOT TRUE OR num_nonnulls(order_key, business_key, version, headers, message_time, type, payload, raw,
+                                          fingerprint, delivery) > 0 THEN
+        hard := strict IS NOT TRUE OR num_nonnulls(order_key, business_key, version, headers, message_time) > 0
+                OR coalesce(octet_length(type), 0) > 255 OR num_nonnulls(payload, raw) > 1
+                OR coalesce(octet_length(fingerprint), 1) NOT BETWEEN 1 AND 63 OR coalesce(delivery, 0) < 0;
+        IF NOT hard THEN
             bytes := coalesce(raw, convert_to(payload::text, 'UTF8'));
             print := CASE WHEN fingerprint IS NOT NULL THEN '\x63'::bytea || fingerprint
                           WHEN octet_length(bytes) <= 1048576 THEN semel._fingerprint(payload, bytes) END;
         END IF;
+    END IF;
+    IF octet_length(message_id) IN (26, 36) THEN
+        dated := octet_length(message_id) = 26 OR substr(message_id, 15, 1) = '7';
         of_key := semel.message_key(message_id);
-        SELECT s.stream, i.fingerprint, i.outcome, coalesce((c.policy).keep, (semel._policy_default()).keep),
+    ELSIF message_id <> '' AND octet_length(message_id) < 256 THEN
+        of_key := convert_to(message_id, 'UTF8');
+    END IF;
+    IF hard IS NOT TRUE AND of_key IS NOT NULL THEN
+        SELECT s.stream, i.fingerprint, i.outcome, i.type, (c.policy).payload_max,
+               coalesce((c.policy).keep, (semel._policy_default()).keep),
                coalesce((c.policy).timed_ids, (semel._policy_default()).timed_ids),
-               CASE WHEN (c.consumer IS NOT NULL
-                          AND (c.policy IS NULL OR (c.policy).one_source OR (c.policy).ord = 'version'))
-                         OR octet_length(bytes) > least((c.policy).payload_max, 1048576)
-                         OR (EXISTS (SELECT FROM semel.access) AND NOT semel._may_act(inbox_begin.consumer)) THEN NULL
-                    WHEN i.arrival IS NULL THEN 'absent'
-                    WHEN num_nonnulls(i.status, i.open_for, i.due_at, i.version, i.lease_until, i.lease_token,
-                                      i.attempts, i.attempts_before, i.retries, i.order_key, i.lease_owner,
-                                      i.error_text, i.position, i.traceparent) = 0
-                         AND i.arrival > 0 AND (octet_length(i.type) > 255) IS NOT TRUE
-                         AND (octet_length(i.outcome) > 65536) IS NOT TRUE
-                         AND (i.fingerprint IS NULL OR (octet_length(i.fingerprint) = 17
-                                                        AND get_byte(i.fingerprint, 0) IN (99, 106, 114)))
-                    THEN 'plain'
-                    WHEN i.open_for IS NULL THEN 'final' END
-        INTO of_stream, stored, said, kept, timed, look
+               i.arrival IS NULL, i.final, i.told,
+               CASE WHEN i.arrival IS NULL THEN 'run' ELSE 'ack' END,
+               CASE WHEN i.arrival IS NULL THEN 'new' ELSE 'duplicate' END,
+               CASE WHEN i.arrival IS NULL THEN 1 ELSE 0 END
+        INTO of_stream, stored, said, typed, most, kept, timed, fresh, final, told, act, why, attempt
         FROM semel.stream AS s
-        LEFT JOIN semel.record AS i ON i.key = of_key AND i.stream = s.stream
+        LEFT JOIN LATERAL (
+            SELECT r.arrival, r.fingerprint, r.outcome, r.type, r.open_for IS NULL AS final,
+                   num_nonnulls(r.status, r.open_for, r.due_at, r.version, r.lease_until, r.lease_token, r.attempts,
+                                r.attempts_before, r.retries, r.order_key, r.lease_owner, r.error_text, r.position,
+                                r.traceparent) = 0 AND r.arrival > 0 AS told
+            FROM semel.record AS r WHERE r.key = of_key AND r.stream = s.stream OFFSET 0) AS i ON true
         LEFT JOIN semel.consumer AS c ON c.consumer = inbox_begin.consumer COLLATE "C"
-        WHERE s.consumer = inbox_begin.consumer COLLATE "C" AND s.source = inbox_begin.source COLLATE "C";
-        IF look = 'absent' THEN
-            why := CASE WHEN coalesce(current_setting('semel.begun', true), '') NOT IN ('', '-')
-                             OR (kept = 'unfinished' AND octet_length(bytes) > 2000) THEN NULL
-                        WHEN NOT CASE WHEN coalesce(current_setting('semel.locks', true), '') <> ''
-                                      THEN semel._try_lock(consumer, source, message_id)
-                                      ELSE set_config('semel.locks', '1', true) = '1' AND pg_try_advisory_xact_lock(
-                                               semel._lock_name(consumer, source, message_id)) END THEN 'busy'
-                        WHEN set_config('semel.begun',
-                                        CASE WHEN kept = 'unfinished' AND bytes IS NOT NULL THEN 'p' ELSE 'n' END
-                                        || octet_length(consumer) || ' ' || octet_length(source) || ' ' || consumer
-                                        || source || message_id, true) IS NOT NULL
-                        THEN 'new' END;
-        ELSIF look IN ('plain', 'final') AND current_setting('transaction_isolation') = 'read committed'
-              AND current_setting('synchronous_standby_names') = '' AND NOT semel._conflicts(print, stored)
-              AND (coalesce(current_setting('semel.begun', true), '') = ''
-                   OR NOT semel._is_begun(consumer, source, message_id)) THEN
-            why := CASE look WHEN 'plain' THEN 'duplicate' ELSE semel._told(of_stream, of_key, print) END;
-        END IF;
-        IF why = 'new' THEN
-            IF bytes IS NOT NULL AND kept = 'unfinished' THEN
-                PERFORM set_config('semel.begun_payload', encode(bytes, 'hex'), true);
-            END IF;
-            event_time := CASE WHEN octet_length(message_id) IN (26, 36) AND timed <> 'false'
-                               THEN semel._id_time(message_id, timed <> 'uuidv7') END;
-            INSERT INTO semel.record (arrival, received_at, stream, key, fingerprint, type, message_time, payload)
-            VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key, print,
-                    inbox_begin.type, semel._time_beside(of_key, event_time), CASE WHEN kept = 'always' THEN bytes END)
-            ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
-            IF NOT FOUND OR (event_time IS NOT NULL
-                             AND semel._taken_back(consumer, source, message_id, event_time)) THEN
-                why := nullif('-', set_config('semel.begun', '-', true));
+        LEFT JOIN (SELECT true AS listed FROM semel.access LIMIT 1) AS a ON true
+        WHERE s.consumer = inbox_begin.consumer COLLATE "C" AND s.source = inbox_begin.source COLLATE "C"
+          AND (c.consumer IS NULL OR NOT (c.policy IS NULL OR (c.policy).one_source OR (c.policy).ord = 'version'))
+          AND (a.listed IS NULL OR semel._may_act(s.consumer));
+        IF bytes IS NOT NULL THEN
+            IF octet_length(bytes) > least(most, 1048576) THEN
+                fresh := NULL;
+                final := NULL;
+            ELSIF kept = 'unfinished' THEN
+                mark := 'p';
+                IF octet_length(bytes) > 2000 THEN          -- too much for a setting
+                    fresh := NULL;
+                END IF;
             END IF;
         END IF;
-    END IF;
-    IF why IS NULL THEN
-        SELECT a.act, a.why, a.attempt, a.outcome INTO act, why, attempt, said
-        FROM semel._begin(consumer, message_id, source, type, payload, raw, headers, business_key, order_key, version,
-                          fingerprint, message_time, delivery, strict) AS a;
-        IF act IS NULL THEN
-            RAISE EXCEPTION USING ERRCODE = left(said, 5), MESSAGE = substr(said, 7);
+        IF fresh THEN
+            IF coalesce(current_setting('semel.begun', true), '')
+               || coalesce(current_setting('semel.strict', true), '') = '' THEN     -- the first: it is not counted
+                mine := pg_try_advisory_xact_lock(semel._lock_name(consumer, source, message_id));
+            ELSIF coalesce(current_setting('semel.begun', true), '') IN ('', '-')
+                  AND coalesce(current_setting('semel.strict', true), '') IN ('', 'on', 'true') THEN
+                mine := semel._try_lock(consumer, source, message_id);
+            END IF;
+            IF mine THEN
+                said := set_config('semel.begun', format('%s%s %s %s%s%s', coalesce(mark, 'n'), octet_length(consumer),
+                                                         octet_length(source), consumer, source, message_id), true);
+                IF hard IS NULL AND dated IS NOT TRUE THEN
+                    INSERT INTO semel.record (arrival, received_at, stream, key)
+                    VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key)
+                    ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
+                ELSE
+                    IF mark IS NOT NULL THEN
+                        said := set_config('semel.begun_payload', encode(bytes, 'hex'), true);
+                    END IF;
+                    event_time := CASE WHEN dated AND timed <> 'false' THEN
+                                       semel._id_time(message_id, timed <> 'uuidv7') END;
+                    INSERT INTO semel.record (arrival, received_at, stream, key, fingerprint, type, message_time,
+                                              payload)
+                    VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key, print,
+                            inbox_begin.type, semel._time_beside(of_key, event_time),
+                            CASE WHEN kept = 'always' THEN bytes END)
+                    ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
+                END IF;
+                IF NOT FOUND THEN
+                    mine := set_config('semel.begun', '-', true) IS NULL;
+                ELSIF event_time IS NOT NULL THEN
+                    mine := CASE WHEN semel._taken_back(consumer, source, message_id, event_time)
+                                 THEN set_config('semel.begun', '-', true) IS NULL ELSE true END;
+                END IF;
+                IF mine THEN
+                    RETURN NEXT;
+                    RETURN;
+                END IF;
+            ELSIF NOT mine THEN
+                act := 'later';
+                why := 'busy';
+                attempt := 0;
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        ELSIF final THEN
+            IF told IS NOT TRUE OR stored IS NOT NULL OR said IS NOT NULL OR typed IS NOT NULL THEN
+                why := CASE WHEN semel._conflicts(print, stored) THEN NULL
+                            WHEN told AND coalesce(octet_length(typed), 0) <= 255
+                                 AND coalesce(octet_length(said), 0) <= 65536
+                                 AND (stored IS NULL OR (octet_length(stored) = 17
+                                                         AND get_byte(stored, 0) IN (99, 106, 114))) THEN 'duplicate'
+                            ELSE semel._told(of_stream, of_key, print) END;
+                IF said IS NOT NULL THEN
+                    outcome := semel._jsonb(said);
+                END IF;
+            END IF;
+            IF why IS NULL THEN
+                NULL;
+            ELSIF current_setting('transaction_isolation') || current_setting('synchronous_standby_names')
+                  || coalesce(current_setting('semel.begun', true), '') = 'read committed' THEN
+                RETURN NEXT;
+                RETURN;
+            ELSIF current_setting('transaction_isolation') = 'read committed'
+                  AND current_setting('synchronous_standby_names') = ''
+                  AND NOT semel._is_begun(consumer, source, message_id) THEN
+                RETURN NEXT;
+                RETURN;
+            END IF;
         END IF;
-    ELSE
-        act := CASE why WHEN 'new' THEN 'run' WHEN 'busy' THEN 'later' ELSE 'ack' END;
-        attempt := CASE why WHEN 'new' THEN 1 ELSE 0 END;
     END IF;
-    IF said IS NOT NULL THEN
-        outcome := semel._jsonb(said);
+    SELECT a.act, a.why, a.attempt, a.outcome INTO act, why, attempt, said
+    FROM semel._begin(consumer, message_id, source, type, payload, raw, headers, business_key, order_key, version,
+                      fingerprint, message_time, delivery, strict) AS a;
+    IF act IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(said, 5), MESSAGE = substr(said, 7);
     END IF;
+    outcome := CASE WHEN said IS NOT NULL THEN semel._jsonb(said) END;
     RETURN NEXT;
 END $$;
 
@@ -638,6 +694,24 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Locks as many of these messages as may be locked (_try_lock), by one statement; those that another transaction has.
+CREATE FUNCTION semel._try_locks(p semel._policy, ms semel._one[], ordinals integer[]) RETURNS integer[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    n integer := semel._locks();
+BEGIN
+    IF n >= 32 OR ordinals = '{}' THEN
+        RETURN '{}';
+    END IF;
+    PERFORM set_config('semel.locks', least(32, n + cardinality(ordinals))::text, true);
+    RETURN ARRAY(
+        SELECT t.ordinal
+        FROM (SELECT o.ordinal,
+                     pg_try_advisory_xact_lock(semel._lock_name(p.consumer, o.source, o.message_id)) AS locked
+              FROM unnest(ms) AS o WHERE o.ordinal = ANY (ordinals[1:32 - n]) OFFSET 0) AS t
+        WHERE NOT t.locked);
+END $$;
+
 -- Begins what is plain and has no row: new or busy, beside what is known; NULL: the rules have to look.
 CREATE FUNCTION semel._begin_plain(p semel._policy, ms semel._one[], known text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -657,17 +731,13 @@ BEGIN
                              AND i.key = semel.message_key(o.message_id)) IS NULL
                      AND EXISTS (SELECT FROM semel.stream AS s WHERE s.consumer = p.consumer AND s.source = o.source)
                    ORDER BY o.ordinal);
-    FOREACH one IN ARRAY fresh LOOP
-        EXIT WHEN current_setting('semel.locks', true) = '32';
-        IF NOT semel._try_lock(p.consumer, ms[one].source, ms[one].message_id) THEN
-            whys[one] := 'busy';
-            fresh := array_remove(fresh, one);
-        END IF;
+    FOREACH one IN ARRAY semel._try_locks(p, ms, fresh) LOOP
+        whys[one] := 'busy';
+        fresh := array_remove(fresh, one);
     END LOOP;
     IF fresh = '{}' THEN
         RETURN whys;
     END IF;
-    PERFORM semel._watch();
     draw := nextval('semel.arrival'::regclass) * 16384;
     WITH inserted AS (
         INSERT INTO semel.record (arrival, received_at, stream, key, fingerprint, type, message_time, payload)
@@ -690,8 +760,9 @@ BEGIN
             made := array_remove(made, one);
         END IF;
     END LOOP;
-    INSERT INTO semel.begun (consumer, source, message_id, payload)
-    SELECT p.consumer, o.source, o.message_id, CASE WHEN p.keep = 'unfinished' THEN o.bytes END
+    PERFORM semel._watch();                                 -- now: one row of semel.begun is watched for all of these
+    INSERT INTO semel.begun (consumer, source, message_id, payload, watched)
+    SELECT p.consumer, o.source, o.message_id, CASE WHEN p.keep = 'unfinished' THEN o.bytes END, o.ordinal = made[1]
     FROM unnest(ms) AS o WHERE o.ordinal = ANY (made);
     PERFORM semel._count_begun(coalesce(cardinality(made), 0), p.consumer);
     FOR one IN SELECT u.u FROM unnest(made) AS u (u) LOOP
@@ -802,6 +873,9 @@ END $$;
 
 -- ---- the same for a uuid ------------------------------------------------------------------------------------------
 
+-- The planner puts the function for text in the place of these, so that they cost nothing, and the CONTEXT of an error
+-- stays one line. It does so with a set only where that is said to be STABLE, which binds only the statement itself: it
+-- is a SELECT. All names are qualified: they are looked up in the search path of the caller.
 CREATE FUNCTION semel.inbox_begin(
     consumer text, message_id uuid, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
@@ -861,9 +935,6 @@ RETURNS void LANGUAGE sql AS $$
 $$;
 
 CREATE FUNCTION semel.inbox_fail(
--- The planner puts the function for text in the place of these, so that they cost nothing, and the CONTEXT of an error
--- stays one line. It does so with a set only where that is said to be STABLE, which binds only the statement itself: it
--- is a SELECT. All names are qualified: they are looked up in the search path of the caller.
     consumer text, message_id bigint, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
     fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
