@@ -89,6 +89,8 @@ END $$;
 -- query each time, and every call of a function in them costs as much as reading a column ten times: so the common
 -- path has few, what only some messages need is in a branch of its own, and the look fills in the common answers. It
 -- has no EXISTS, because a query with one is walked through each time, and OFFSET 0 keeps the columns out of the joins.
+-- ROWS 1 is more than an estimate: with more of them a join over a list with repeated ids puts a Memoize above the call
+-- (PostgreSQL 14 and newer, volatile or not), and the copies of an id get the first one's answer: run, twice.
 CREATE FUNCTION semel.inbox_begin(
     consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,

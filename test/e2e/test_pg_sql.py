@@ -840,6 +840,18 @@ def test_what_is_stored_is_taken_whatever_the_setting_says(db):
     assert committed(db, "SELECT status, payload IS NOT NULL FROM semel.inbox") == [("failed", True)]
 
 
+# I3: a join over a list with repeated ids calls begin for each line of it, whatever the planner knows of the list
+@pytest.mark.parametrize("form", ["text", "uuid", "bigint"])
+def test_repeated_ids_of_a_join_are_begun_once(db, form):
+    ids = {"text": "'id-' || i %% 10", "uuid": "lpad((i %% 10)::text, 32, '0')::uuid", "bigint": "(i %% 10)::bigint"}[form]
+    committed(db, f"CREATE TABLE list AS SELECT {ids} AS id FROM generate_series(1, 5000) AS i")
+    committed(db, "ANALYZE list")
+    acts = ask(db, "SELECT b.act, count(*) FROM list CROSS JOIN LATERAL semel.inbox_begin('billing', list.id) AS b"
+                   " GROUP BY b.act")
+    db.rollback()
+    assert dict(acts)["run"] == 10
+
+
 def test_uuid_is_the_id_of_its_text(db):
     consumer(db, "billing", effect="atomic")
     key = "018F0000-0000-7000-8000-00000000000A"

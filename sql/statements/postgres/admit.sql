@@ -44,7 +44,8 @@ ORDER BY b.n ON CONFLICT (consumer, source) DO NOTHING
 -- statement: what it means depends on a setting of the role or the caller, standard_conforming_strings.
 CASE WHEN {id} LIKE '________-____-____-____-____________'
      AND pg_catalog.translate({id}, '0123456789abcdef', '') = '----'
-     THEN pg_catalog.decode('00', 'hex') || pg_catalog.uuid_send({id}::uuid) ELSE pg_catalog.convert_to({id}, 'UTF8') END
+     THEN pg_catalog.decode('00', 'hex') || pg_catalog.uuid_send({id}::uuid)
+     ELSE pg_catalog.convert_to({id}, 'UTF8') END
 
 -- fragment: this_row
 key = b.record_key AND stream = {stream(b.source)}
