@@ -110,6 +110,22 @@ static semel_status run_one(struct semel_store *store, enum sql_id id, const cha
     return semel__db_flush(db, err);
 }
 
+/* For what finds many rows by their keys: in front of it, in the same transaction. */
+static void go_by_key(struct sql *db)
+{
+    semel__db_run(db, SQL_relay_by_key, NULL, NULL, NULL, NULL);
+}
+
+static semel_status run_by_key(struct semel_store *store, enum sql_id id, const char *doing, const struct args *args,
+                               const struct sql_set *each, sql_reader read, void *ctx, struct semel_error *err)
+{
+    struct sql *db = semel__db_of(store);
+    semel__db_start(db, doing);
+    go_by_key(db);
+    semel__db_run(db, id, SQL_ONE(args_fields, args), each, read, ctx);
+    return semel__db_flush(db, err);
+}
+
 static semel_status end_list(struct sql_list *list, semel_status status, void *ret, size_t *ret_n,
                              struct semel_error *err)
 {
@@ -353,6 +369,8 @@ static void run_scan(struct sql *db, struct semel_relay_scan *scan, struct semel
     s->events = s->aside = (struct sql_list){SQL_FIELDS(event_read_fields), .arena = scan->arena,
                                              .size = sizeof *scan->events};
     s->holders = (struct sql_list){SQL_FIELDS(holder_fields), .arena = scan->arena, .size = sizeof *scan->holders};
+    if (db->mapping == NULL)
+        go_by_key(db);
     const enum sql_id read = s->cap > 0 ? SQL_outbox_read_small : SQL_outbox_read;
     semel__db_run(db, db->mapping != NULL ? SQL_mapped_read : read, SQL_ONE(args_fields, &args), each,
                   semel__db_read_list, &s->events);
@@ -390,13 +408,6 @@ static semel_status read(struct semel_store *store, struct semel_relay_scan *sca
 
 /* ---- what becomes of events ---------------------------------------------------------------------- */
 
-/* For what changes many rows by their keys. */
-static void start_by_key(struct sql *db, const char *doing)
-{
-    semel__db_start(db, doing);
-    semel__db_run(db, SQL_relay_by_key, NULL, NULL, NULL, NULL);
-}
-
 static void run_confirm(struct sql *db, struct semel_relay_event *const *events, size_t n, bool aside, bool keep,
                         int64_t now_us)
 {
@@ -414,7 +425,8 @@ static semel_status confirm(struct semel_store *store, struct semel_relay_event 
                             bool keep, int64_t now_us, struct semel_error *err)
 {
     struct sql *db = semel__db_of(store);
-    start_by_key(db, "confirming events");
+    semel__db_start(db, "confirming events");
+    go_by_key(db);
     run_confirm(db, events, n, aside, keep, now_us);
     return semel__db_flush(db, err);
 }
@@ -428,7 +440,7 @@ static bool ahead(struct semel_store *store, struct semel_relay_event *const *go
         return false;
     semel__db_start(db, "confirming events and reading on");
     if (n_gone > 0) {
-        semel__db_run(db, SQL_relay_by_key, NULL, NULL, NULL, NULL);
+        go_by_key(db);
         run_confirm(db, gone, n_gone, false, keep, scan->now_us);
         semel__db_part(db);
     }
@@ -458,7 +470,8 @@ static semel_status set_aside(struct semel_store *store, struct semel_relay_even
                                          SQL_mapped_drawn};
     const enum sql_id *steps = db->mapping != NULL ? mapped : own;
     const size_t n_steps = db->mapping != NULL ? sizeof mapped / sizeof mapped[0] : sizeof own / sizeof own[0];
-    start_by_key(db, "setting events aside");
+    semel__db_start(db, "setting events aside");
+    go_by_key(db);
     for (size_t i = 0; i < n_steps; i++)
         semel__db_run(db, steps[i], once, steps[i] == SQL_mapped_drawn ? NULL : each, NULL, NULL);
     semel__db_run(db, SQL_aside_wake, once, each, NULL, NULL); /* what they stood behind may have gone meanwhile */
@@ -478,24 +491,24 @@ static semel_status aside_start(struct semel_store *store, int64_t token, struct
 {
     const struct args args = {.now_us = now_us, .token = token};
     memset(ret_started, 0, n * sizeof *ret_started);
-    return run_one(store, SQL_aside_start, "starting events", &args, SQL_EACH_OF(event_fields, events, n), note_started,
-                   ret_started, err);
+    return run_by_key(store, SQL_aside_start, "starting events", &args, SQL_EACH_OF(event_fields, events, n),
+                      note_started, ret_started, err);
 }
 
 static semel_status aside_fail(struct semel_store *store, int64_t token, struct semel_relay_event *const *events,
                                size_t n, int64_t now_us, struct semel_error *err)
 {
     const struct args args = {.now_us = now_us, .token = token};
-    return run_one(store, SQL_aside_fail, "recording refused events", &args, SQL_EACH_OF(event_fields, events, n), NULL,
-                   NULL, err);
+    return run_by_key(store, SQL_aside_fail, "recording refused events", &args, SQL_EACH_OF(event_fields, events, n),
+                      NULL, NULL, err);
 }
 
 static semel_status aside_postpone(struct semel_store *store, struct semel_relay_event *const *events, size_t n,
                                    struct semel_error *err)
 {
     const struct args args = {0};
-    return run_one(store, SQL_aside_postpone, "postponing events", &args, SQL_EACH_OF(event_fields, events, n), NULL,
-                   NULL, err);
+    return run_by_key(store, SQL_aside_postpone, "postponing events", &args, SQL_EACH_OF(event_fields, events, n), NULL,
+                      NULL, err);
 }
 
 static semel_status sent_purge(struct semel_store *store, int64_t before_us, size_t max, size_t *ret_n,
@@ -514,7 +527,7 @@ static semel_status sent_purge(struct semel_store *store, int64_t before_us, siz
 #define RELAY_OPS                                                                                                   \
     .look = semel__mapped_look, .map = semel__mapped_map, .expire = expire, .join = join, .renew = renew,           \
     .leave = leave, .peers = peers, .shards_read = shards_read, .shards_write = shards_write, .lock = lock,         \
-    .note = note, .end = end, .left = left, .visible = visible, .read = read, .confirm = confirm,                   \
+    .note = note, .end = end, .left = left, .visible = visible, .read = read, .confirm = confirm, \
     .set_aside = set_aside, .aside_start = aside_start, .aside_fail = aside_fail, .aside_postpone = aside_postpone, \
     .sent_purge = sent_purge
 

@@ -269,6 +269,8 @@ static void long_queue_of_one_aggregate_does_not_delay_the_others(void **state)
     }
 }
 
+#define SHARD_OF(name) "(get_byte(decode(md5('order/' || " name "), 'hex'), 0) & 63)"
+
 /* O6 */
 static void relays_share_the_shards_and_give_them_back(void **state)
 {
@@ -1263,6 +1265,46 @@ static void numbers_from_stock_or_from_the_beginning_are_published_within_two_mi
     PQfinish(busy);
 }
 
+/* P113: one aggregate is all that stands aside, and the statistics say so. Those of its shard that come now are looked
+ * for there, and each is looked for by itself. */
+static void statistics_of_what_stands_aside_make_no_statement_read_it_all(void **state)
+{
+    static const char *const read_rows =
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'semel.outbox_aside'::regclass";
+    static const char *const scans =
+        "SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'semel.outbox_aside'::regclass";
+    (void)state;
+    if (!on_postgres)
+        skip();
+    PGconn *conn = session();
+    sql(conn,
+        "INSERT INTO semel.outbox_aside (id, aggregatetype, aggregateid, type, seq, shard, headers, created_at, "
+        "status, updated_at) SELECT 'e' || i, 'order', 'a', 'x', -i, " SHARD_OF(
+            "'a'") ", '{}', now(), "
+                   "CASE WHEN i < 20000 THEN 'waiting' ELSE 'dead' END, now() FROM generate_series(1, 20000) AS i");
+    sql(conn, "ANALYZE semel.outbox_aside");
+    const int64_t before = world_ask(rig.world, read_rows);
+    sql(conn,
+        "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, headers) SELECT gen_random_uuid(), 'order', "
+        "'b' || i, 'x', '{}' FROM generate_series(1, 10000) AS i "
+        "WHERE " SHARD_OF("'b' || i") " = " SHARD_OF("'a'") " LIMIT 20");
+    sql(conn, "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, headers) "
+              "VALUES (gen_random_uuid(), 'order', 'a', 'x', '{}')"); /* it moves aside */
+    sql(conn, "INSERT INTO semel.outbox_aside (id, aggregatetype, aggregateid, type, seq, shard, headers, created_at, "
+              "status, updated_at) SELECT 'd', 'order', aggregateid, 'x', 0, shard, '{}', now(), 'dead', now() "
+              "FROM semel.outbox WHERE aggregateid <> 'a' LIMIT 1"); /* and one of these, too */
+    steps(5);
+    assert_int_equal(rig.sink.n, 19);
+    assert_int_equal(count_in("", "true"), 0);
+    const int64_t sofar = world_ask(rig.world, scans); /* a server tells with a delay what it has counted */
+    for (int i = 0; i < 600 && world_ask(rig.world, scans) == sofar; i++) {
+        sql(conn, "SELECT pg_sleep(0.1)");
+        steps(1);
+    }
+    assert_in_range(world_ask(rig.world, read_rows) - before, 1, 2000);
+    PQfinish(conn);
+}
+
 /* Writers that serialise by a lock: whatever commits when, first occurrences are in the order of their commits. */
 static void writers_under_a_lock_leave_in_the_order_of_their_commits(void **state)
 {
@@ -1340,6 +1382,7 @@ int main(int argc, char **argv)
         ON(first_event_of_a_new_table_is_published),
         ON(number_that_nobody_drew_is_published_within_two_minutes),
         ON(writers_under_a_lock_leave_in_the_order_of_their_commits),
+        ON(statistics_of_what_stands_aside_make_no_statement_read_it_all),
 #endif
     };
     on_postgres = argc > 1 && strcmp(argv[1], "postgres") == 0;

@@ -18,10 +18,7 @@ bytes, payload, attempts, due_at, error_text, alone, relay_token, updated_at, se
 {e}.type, {e}.headers, {e}.destination, {e}.created_at, {e}.traceparent,
 pg_catalog.octet_length({e}.payload)::bigint AS bytes, CASE WHEN :with_payload THEN {e}.payload END AS payload,
 {e}.attempts::bigint AS attempts, {e}.due_at, {e}.error_text, {e}.alone, {e}.relay AS relay_token, {e}.updated_at,
-{e}.sent_at, {e}.event_status <> 'published' AND EXISTS (
-    SELECT FROM semel.outbox_aside AS f
-    WHERE f.aggregatetype = {e}.aggregatetype AND f.aggregateid = {e}.aggregateid AND f.seq < {e}.seq
-    AND f.shard = {e}.shard) AS held
+{e}.sent_at, CASE WHEN {e}.event_status <> 'published' THEN {earlier({e})} IS NOT NULL ELSE false END AS held
 
 -- fragment: as_created(o)
 'created'::text AS event_status, {shown({o})}, 0 AS attempts, NULL::timestamptz AS due_at, NULL::text AS error_text,
@@ -77,7 +74,7 @@ LIMIT 1
 -- The first event of its aggregate that stands aside.
 -- gives: event_id, event_status
 SELECT a.id AS event_id, a.status AS event_status FROM semel.outbox_aside AS a
-WHERE a.aggregatetype = :aggregatetype AND a.aggregateid = :aggregateid AND a.shard = :shard ORDER BY a.seq LIMIT 1
+WHERE a.aggregatetype = :aggregatetype AND a.aggregateid = :aggregateid AND a.shard + 0 = :shard ORDER BY a.seq LIMIT 1
 
 -- name: event_behind
 -- Those of its aggregate that stand aside behind it.
@@ -109,11 +106,7 @@ SELECT semel._operator_outbox('lock', :event_id, NULL)
 -- gives: event_id
 UPDATE semel.outbox_aside AS a
 SET status = 'waiting', attempts = 0, updated_at = :now, relay = NULL,
-    due_at = CASE WHEN EXISTS (
-        SELECT FROM semel.outbox_aside AS f
-        WHERE f.aggregatetype = a.aggregatetype AND f.aggregateid = a.aggregateid AND f.seq < a.seq
-        AND f.shard = a.shard) THEN NULL
-    ELSE :now END
+    due_at = CASE WHEN {earlier(a)} IS NULL THEN :now END
 WHERE a.id = :event_id AND a.status IN ('waiting', 'failed', 'dead')
 RETURNING a.id AS event_id
 
@@ -141,7 +134,7 @@ WHERE o.done
 UPDATE semel.outbox_aside AS a SET due_at = :now, updated_at = :now
 WHERE (a.shard, a.seq) = (
     SELECT x.shard, x.seq FROM semel.outbox_aside AS x
-    WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid AND x.shard = :shard
+    WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid AND x.shard + 0 = :shard
     ORDER BY x.seq LIMIT 1)
 AND a.status = 'waiting' AND a.due_at IS NULL
 

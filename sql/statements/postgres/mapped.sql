@@ -109,10 +109,11 @@ FROM (
         SELECT e.*, {size(e)} AS size FROM (
             SELECT pg_catalog.row_number() OVER (ORDER BY x.@place, x.@id) AS seq, {of_table},
                 CASE WHEN (SELECT EXISTS (SELECT FROM semel.outbox_aside AS s WHERE s.shard = :first_shard))
-                THEN EXISTS (
-                    SELECT FROM semel.outbox_aside AS a
-                    WHERE a.shard = :first_shard AND a.aggregatetype = @kind AND a.aggregateid = @whose
-                    AND {place_of(a)} <= x.@place AND ({place_of(a)} < x.@place OR {id_of(a)} < x.@id))
+                THEN (
+                    SELECT a.seq FROM semel.outbox_aside AS a
+                    WHERE a.shard + 0 = :first_shard AND a.aggregatetype = @kind AND a.aggregateid = @whose
+                    AND {place_of(a)} <= x.@place AND ({place_of(a)} < x.@place OR {id_of(a)} < x.@id)
+                    ORDER BY a.seq LIMIT 1) IS NOT NULL
                 ELSE false END AS held
             FROM (SELECT * FROM @table AS x WHERE @pending ORDER BY x.@place, x.@id LIMIT :limit) AS x) AS e) AS r) AS w
 WHERE coalesce(w.above, 0) < :bytes
@@ -127,10 +128,7 @@ FROM (
         OVER (ORDER BY r.due_at, r.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
     FROM (
         SELECT e.*, e.id AS event_id, e.place AS row_place, {size(e)} AS size FROM semel.outbox_aside AS e
-        WHERE e.shard = :first_shard AND e.due_at <= :now AND e.status IN ('waiting', 'failed') AND NOT EXISTS (
-            SELECT FROM semel.outbox_aside AS y
-            WHERE y.aggregatetype = e.aggregatetype AND y.aggregateid = e.aggregateid AND y.seq < e.seq
-            AND y.shard = e.shard)
+        WHERE e.shard = :first_shard AND e.due_at <= :now AND e.status IN ('waiting', 'failed') AND {earlier(e)} IS NULL
         AND NOT EXISTS (
             SELECT FROM @table AS x WHERE @pending AND @kind = e.aggregatetype AND @whose = e.aggregateid
             AND x.@place <= {place_of(e)} AND (x.@place < {place_of(e)} OR x.@id < {id_of(e)}))
@@ -189,7 +187,7 @@ WITH late AS (
     CROSS JOIN LATERAL (
         SELECT y.* FROM semel.outbox_aside AS y
         WHERE y.aggregatetype = a.aggregatetype AND y.aggregateid = a.aggregateid AND y.seq < a.seq
-        AND y.shard = :first_shard ORDER BY y.seq DESC LIMIT 1) AS p
+        AND y.shard + 0 = :first_shard ORDER BY y.seq DESC LIMIT 1) AS p
     WHERE {place_of(p)} >= {place_of(a)} AND ({place_of(p)} > {place_of(a)} OR {id_of(p)} > {id_of(a)}))
 UPDATE semel.outbox_aside AS a SET seq = n.seq
 FROM (

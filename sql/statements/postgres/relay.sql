@@ -18,6 +18,14 @@ least(coalesce(pg_catalog.octet_length({x}.payload), 0), 67108865)
 -- fragment: event_names
 seq, shard, event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, traceparent, bytes
 
+-- fragment: earlier(e)
+-- The event of the same aggregate that stands aside next below; NULL: none. There is an order, and a shard that no
+-- index knows, so that only outbox_aside_order serves. Where one aggregate is most of the table, the statistics say
+-- that any row is of the aggregate that is asked for: the planner would read them one after the other.
+(SELECT h.seq FROM semel.outbox_aside AS h
+ WHERE h.aggregatetype = {e}.aggregatetype AND h.aggregateid = {e}.aggregateid AND h.seq < {e}.seq
+ AND h.shard + 0 = {e}.shard ORDER BY h.seq DESC LIMIT 1)
+
 -- fragment: columns_of_event
 id, aggregatetype, aggregateid, type, payload, seq, shard, headers, destination, created_at, traceparent
 
@@ -117,11 +125,7 @@ SELECT pg_catalog.nextval('semel.outbox_seq_seq'::pg_catalog.regclass) AS seq,
 -- ---- reading ------------------------------------------------------------------------------------------------------
 
 -- fragment: held
-CASE WHEN (SELECT EXISTS (SELECT FROM semel.outbox_aside)) THEN EXISTS (
-    SELECT FROM semel.outbox_aside AS a
-    WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq
-    AND a.shard = w.shard)
-ELSE false END AS held
+CASE WHEN (SELECT EXISTS (SELECT FROM semel.outbox_aside)) THEN {earlier(w)} IS NOT NULL ELSE false END AS held
 
 -- name: outbox_read
 -- The first rows of each shard above its starting point; of all of them, shard by shard, as many as fit. Whether an
@@ -160,10 +164,7 @@ FROM (
     FROM (
         SELECT b.n, e.*, {size(e)} AS size FROM :rows AS b CROSS JOIN LATERAL (
             SELECT * FROM semel.outbox_aside AS x WHERE x.shard = b.shard AND x.due_at <= :now
-            AND x.status IN ('waiting', 'failed') AND NOT EXISTS (
-                SELECT FROM semel.outbox_aside AS y
-                WHERE y.aggregatetype = x.aggregatetype AND y.aggregateid = x.aggregateid AND y.seq < x.seq
-                AND y.shard = x.shard)
+            AND x.status IN ('waiting', 'failed') AND {earlier(x)} IS NULL
             ORDER BY x.due_at LIMIT :limit / 8 + 1) AS e
         ORDER BY e.due_at, e.shard, e.seq LIMIT :limit) AS r) AS w
 WHERE coalesce(w.above, 0) < :bytes
@@ -172,8 +173,8 @@ ORDER BY w.due_at, w.shard, w.seq
 -- ---- what becomes of events ---------------------------------------------------------------------------------------
 
 -- name: relay_by_key
--- The rows of a batch are found by their keys, each for itself. The planner would rather read the whole table once, and
--- is wrong as soon as there is a backlog. Until the transaction ends.
+-- Rows are found by their keys, each for itself. The planner would rather read the whole table once, and is wrong as
+-- soon as there is a backlog: a plan that was made before it is kept. Until the transaction ends.
 SELECT pg_catalog.set_config('enable_hashjoin', 'off', true), pg_catalog.set_config('enable_mergejoin', 'off', true),
     pg_catalog.set_config('enable_seqscan', 'off', true)
 
@@ -228,11 +229,11 @@ UPDATE semel.outbox_aside AS a SET due_at = b.due_at FROM :rows AS b
 WHERE a.shard = b.shard AND a.seq = b.seq AND a.status IN ('waiting', 'failed')
 
 -- name: aside_wake
--- The first event of each of these aggregates is due, if it waits for nothing else.
+-- The first event of each of these aggregates is due, if it waits for nothing else. It is found as in `earlier`.
 UPDATE semel.outbox_aside AS a SET due_at = :now, updated_at = :now
 FROM (SELECT DISTINCT b.shard, b.aggregatetype, b.aggregateid FROM :rows AS b) AS k
 CROSS JOIN LATERAL (SELECT x.shard, x.seq FROM semel.outbox_aside AS x
-    WHERE x.aggregatetype = k.aggregatetype AND x.aggregateid = k.aggregateid AND x.shard = k.shard
+    WHERE x.aggregatetype = k.aggregatetype AND x.aggregateid = k.aggregateid AND x.shard + 0 = k.shard
     ORDER BY x.seq LIMIT 1) AS f
 WHERE a.shard = f.shard AND a.seq = f.seq AND a.status = 'waiting' AND a.due_at IS NULL
 
