@@ -248,6 +248,7 @@ struct round {
     size_t n_starts;
     struct semel_relay_event *events, *aside;
     size_t n_events, n_aside;
+    size_t n_first;               /* so many of the events were read from the starts on, the others behind a run */
     int64_t floor;                /* when the scan began, everything up to it was committed, or never will be */
     bool ahead;                   /* the events were read while the last call was on its way */
     struct aggregate *aggregates; /* open addressing */
@@ -304,6 +305,7 @@ static void note_windows(struct round *round)
         if (cut && first_cut == round->n_starts)
             first_cut = i;
         shard->exhausted = rows < relay->limit && !cut;
+        shard->stuck = rows;
         full += rows == relay->limit;
         if (rows == 0)
             shard->last_seq = SEMEL_STARTS_BOTTOM;
@@ -314,6 +316,7 @@ static void note_windows(struct round *round)
                                 "event below a proven starting point: its transaction did not draw its number",
                                 &round->events[k - rows], "");
     }
+    round->n_first = round->n_events;
     relay->turn = semel__relay_index(round->starts[first_cut < round->n_starts ? first_cut : 0].shard) + 1;
     adapt_limit(relay, round->n_events, full);
 }
@@ -364,6 +367,71 @@ static semel_status read_events(struct round *round, struct semel_error *err)
     return SEMEL_OK;
 }
 
+/* ---- reading behind a run ------------------------------------------------------------------------ */
+
+static size_t list_behind(struct round *round, struct semel_relay_start starts[SEMEL_RELAY_SHARDS])
+{
+    struct semel_relay *relay = round->relay;
+    size_t n = 0;
+    for (size_t i = 0; i < round->n_starts; i++) {
+        struct shard *shard = &relay->shards[semel__relay_index(round->starts[i].shard)];
+        if (semel__relay_behind_usable(relay, shard, round->floor))
+            starts[n++] = (struct semel_relay_start){round->starts[i].shard, shard->behind.passed};
+    }
+    return n;
+}
+
+static void note_behind(struct semel_relay *relay, const struct semel_relay_scan *scan)
+{
+    size_t bytes = 0;
+    for (size_t i = 0, k = 0; i < scan->n; i++) {
+        struct behind *behind = &relay->shards[semel__relay_index(scan->starts[i].shard)].behind;
+        const size_t first = k;
+        behind->last_seq = behind->passed;
+        for (; k < scan->n_events && scan->events[k].shard == scan->starts[i].shard; k++) {
+            behind->last_seq = scan->events[k].seq;
+            bytes += (size_t)scan->events[k].size;
+        }
+        behind->exhausted = k - first < scan->limit && k < scan->most && bytes < scan->bytes;
+        behind->read = true;
+    }
+}
+
+/* What stands behind a run of very many events of few aggregates is read besides, and goes if it is not of these. Like
+ * what is read ahead, it needs a proof that nothing can appear below it, and a look at the holders that are set apart
+ * after the scan. */
+static semel_status read_behind(struct round *round, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_relay_start starts[SEMEL_RELAY_SHARDS];
+    const size_t n = round->again || relay->mapped ? 0 : list_behind(round, starts);
+    if (n == 0)
+        return SEMEL_OK;
+    struct semel_relay_scan scan = scan_of(relay, starts, n);
+    scan.most = relay->options.rows;
+    scan.bytes = relay->options.bytes / 2;
+    scan.now_us = round->now_us;
+    scan.arena = relay->arena;
+    relay->counts.behind++;
+    semel_status status = relay->ops->read(relay->store, &scan, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (scan.holders_max > 0 && semel__starts_ended(&relay->starts, scan.holders, scan.n_holders)) {
+        relay->counts.rescans++;
+        return SEMEL_OK; /* what was proven is given up, and with it what is known of the runs */
+    }
+    struct semel_relay_event *both = semel__arena_alloc(relay->arena, round->n_events + scan.n_events + 1,
+                                                        sizeof *both);
+    if (both == NULL)
+        return semel__fail_memory(err);
+    memcpy(both, round->events, round->n_events * sizeof *both);
+    memcpy(both + round->n_events, scan.events, scan.n_events * sizeof *both);
+    round->events = both;
+    round->n_events += scan.n_events;
+    note_behind(relay, &scan);
+    return SEMEL_OK;
+}
+
 /* ---- reading ahead ------------------------------------------------------------------------------- */
 
 /* What was read while the last call was on its way; false: nothing, or not all of it is ours any more. */
@@ -411,7 +479,8 @@ static bool may_read_ahead(const struct round *round)
 {
     const struct semel_relay *relay = round->relay;
     if (relay->ops->ahead == NULL || relay->mapped || !relay->runs || !relay->smooth || relay->large_for > 0 ||
-        relay->ahead.in_a_row >= AHEAD_MAX || round->n_sends != round->n_events || round->n_aside + round->n_moves > 0)
+        relay->ahead.in_a_row >= AHEAD_MAX || round->n_sends != round->n_events || round->n_first != round->n_events ||
+        round->n_aside + round->n_moves > 0)
         return false;
     for (size_t i = 0; i < round->n_starts; i++)
         if (relay->shards[semel__relay_index(round->starts[i].shard)].losses > 0)
@@ -473,18 +542,16 @@ static bool go_on(struct round *round, const struct events *confirmed)
 
 /* ---- planning ------------------------------------------------------------------------------------ */
 
-static struct aggregate *aggregate_of(struct round *round, const struct semel_relay_event *event)
+static struct aggregate *aggregate_of(struct round *round, struct semel_str type, struct semel_str id)
 {
-    const uint64_t type = semel__str_hash(0, event->aggregatetype);
-    size_t at = (size_t)semel__str_hash(type, event->aggregateid) & (round->room - 1);
+    size_t at = (size_t)semel__str_hash(semel__str_hash(0, type), id) & (round->room - 1);
     struct aggregate *a = &round->aggregates[at];
-    while (semel__str_given(a->id) &&
-           (!semel__str_eq(a->id, event->aggregateid) || !semel__str_eq(a->type, event->aggregatetype))) {
+    while (semel__str_given(a->id) && (!semel__str_eq(a->id, id) || !semel__str_eq(a->type, type))) {
         at = (at + 1) & (round->room - 1);
         a = &round->aggregates[at];
     }
-    a->type = event->aggregatetype;
-    a->id = event->aggregateid;
+    a->type = type;
+    a->id = id;
     return a;
 }
 
@@ -619,7 +686,7 @@ static size_t waiting_max(const struct semel_relay *relay, int64_t shard)
 static semel_status plan_event(struct round *round, struct semel_relay_event *event, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
-    struct aggregate *a = aggregate_of(round, event);
+    struct aggregate *a = aggregate_of(round, event->aggregatetype, event->aggregateid);
     struct destination *d = NULL;
     struct semel_str name = {0}, why = {0};
     struct semel_error bad = {0};
@@ -668,13 +735,21 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
     return SEMEL_OK;
 }
 
+/* Was everything read of its aggregate that stands in the outbox below the event? */
+static bool was_read_up_to(const struct shard *shard, const struct semel_relay_event *event)
+{
+    const struct behind *behind = &shard->behind;
+    return shard->exhausted || event->seq <= shard->last_seq ||
+           (behind->read && (behind->exhausted || event->seq <= behind->last_seq) &&
+            !semel__relay_behind_is_hot(behind, event->aggregatetype, event->aggregateid));
+}
+
 /* Of an aggregate the lowest number of both tables goes first: nothing below it may be in the outbox. */
 static bool may_go_from_aside(struct round *round, const struct semel_relay_event *event)
 {
-    const struct shard *shard = &round->relay->shards[semel__relay_index(event->shard)];
     if (round->relay->mapped) /* the store has looked */
         return true;
-    if (!shard->exhausted && shard->last_seq < event->seq)
+    if (!was_read_up_to(&round->relay->shards[semel__relay_index(event->shard)], event))
         return false;
     for (size_t i = 0; i < round->n_events; i++) {
         const struct semel_relay_event *other = &round->events[i];
@@ -727,7 +802,7 @@ static semel_status plan_rooms(struct round *round, struct semel_error *err)
     struct semel_arena *arena = round->relay->arena;
     const size_t n = round->n_events + round->n_aside;
     round->room = 16;
-    while (round->room < 2 * n)
+    while (round->room < 2 * (n + (size_t)RELAY_HOT_MAX * SEMEL_RELAY_SHARDS * (round->n_events > round->n_first)))
         round->room *= 2;
     round->aggregates = semel__arena_alloc(arena, round->room, sizeof *round->aggregates);
     round->sends = semel__arena_alloc(arena, n + 1, sizeof *round->sends);
@@ -738,6 +813,30 @@ static semel_status plan_rooms(struct round *round, struct semel_error *err)
         round->later == NULL)
         return semel__fail_memory(err);
     return SEMEL_OK;
+}
+
+static semel_status plan_events(struct round *round, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < round->n_first; i++)
+        status = plan_event(round, &round->events[i], err);
+    for (size_t i = 0; i < round->n_sends; i++)
+        if (!round->sends[i].aside)
+            relay->shards[semel__relay_index(round->sends[i].event->shard)].stuck--;
+    /* Behind a run nothing of its aggregates goes: others of theirs stand before it, whether they were read or not. */
+    for (size_t s = 0; s < SEMEL_RELAY_SHARDS && round->n_events > round->n_first; s++) {
+        const struct behind *behind = &relay->shards[s].behind;
+        for (size_t i = 0; behind->read && i < behind->n_hot; i++) {
+            const struct hot *hot = &behind->hot[i];
+            aggregate_of(round, (struct semel_str){hot->name, hot->type_n},
+                         (struct semel_str){hot->name + hot->type_n, hot->id_n})
+                ->stop = true;
+        }
+    }
+    for (size_t i = round->n_first; status == SEMEL_OK && i < round->n_events; i++)
+        status = plan_event(round, &round->events[i], err);
+    return status;
 }
 
 static semel_status plan(struct round *round, struct semel_error *err)
@@ -758,9 +857,7 @@ static semel_status plan(struct round *round, struct semel_error *err)
     for (size_t i = 0; status == SEMEL_OK && i < round->n_aside; i++)
         if (!round->aside[i].alone)
             status = plan_aside(round, &round->aside[i], err);
-    for (size_t i = 0; status == SEMEL_OK && i < round->n_events; i++)
-        status = plan_event(round, &round->events[i], err);
-    return status;
+    return status == SEMEL_OK ? plan_events(round, err) : status;
 }
 
 /* ---- looking behind what cannot go --------------------------------------------------------------- */
@@ -1284,11 +1381,15 @@ static semel_status run_round(struct round *round, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
     semel_status status = SEMEL_OK;
+    for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
+        relay->shards[i].behind.read = false;
     if (!take_ahead(round)) {
         status = semel__relay_delete_gone(relay, err);
         relay->ahead.in_a_row = 0;
         if (status == SEMEL_OK)
             status = read_events(round, err);
+        if (status == SEMEL_OK)
+            status = read_behind(round, err);
     }
     if (status == SEMEL_OK)
         status = plan(round, err);
@@ -1302,7 +1403,13 @@ static semel_status run_round(struct round *round, struct semel_error *err)
     round->reads_ahead = may_read_ahead(round);
     if (status == SEMEL_OK && !round->reads_ahead)
         status = semel__relay_delete_gone(relay, err);
-    return status == SEMEL_OK ? publish(round, err) : status;
+    if (status == SEMEL_OK)
+        status = publish(round, err);
+    /* Something goes, or makes room: what does not, may stand before others. */
+    if (status == SEMEL_OK && !relay->mapped && !round->ahead && !round->again && !relay->ahead.ready &&
+        relay->failures == 0 && round->n_sends + round->n_moves > 0)
+        status = semel__relay_behind_search(relay, round->steady_us, err);
+    return status;
 }
 
 semel_status semel__relay_step(struct semel_relay *relay, int *ret_wait_ms, struct semel_error *err)

@@ -39,6 +39,12 @@
  * be confirmed that are not yet deleted; they are before the next scan from the starting points, before a shard is
  * given away, and when the relay leaves.
  *
+ * Behind a run. Where events of few aggregates fill what is read of a shard, and do not go now, the relay looks how far
+ * they reach, and reads the shard behind them, too, so that others need not wait until they have moved aside. It sends
+ * nothing from there of the aggregates of the run, whether something of theirs was read or not. As in reading ahead
+ * nothing may appear below: the run ends at the floor, a holder that ends after the scan makes it useless, and what is
+ * known of a run is forgotten with the proof.
+ *
  * Invariants: an event is deleted only after the sink confirmed it, or is moved aside whole, in one transaction. Of an
  * aggregate at most one request is unconfirmed: several events go in one call only where the sink takes them whole or
  * not at all (SEMEL_BROKER_RUNS) and the destination is the same. An event with an earlier one aside is not sent from
@@ -143,6 +149,14 @@ struct semel_relay_scan {
     struct semel_relay_scanning *scanning; /* the store's */
 };
 
+/* The events of one aggregate, among some of a shard. */
+struct semel_relay_group {
+    int64_t shard;
+    struct semel_str aggregatetype, aggregateid;
+    int64_t first_seq, last_seq;
+    int64_t count;
+};
+
 /* The end of an outbox, at some time. */
 struct semel_relay_end {
     int64_t seq;                /* the highest number, in the outbox or aside; of a mapped table: aside */
@@ -200,6 +214,11 @@ struct semel_relay_ops {
 
     /* Needs no transaction. */
     semel_status (*read)(struct semel_store *store, struct semel_relay_scan *scan, struct semel_error *err);
+    /* Needs no transaction; not of a mapped table. Whose the next `limit` events above each start are: of each shard
+     * the first `most` aggregates, by the first event of each, in the order of the starts. */
+    semel_status (*groups)(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
+                           size_t most, struct semel_arena *arena, struct semel_relay_group **ret, size_t *ret_n,
+                           struct semel_error *err);
     /* All NULL: the store cannot. Outside a transaction: sends what confirms `gone`, in a transaction of its own, and
      * then the scan, and returns; nothing else is done with the store before ahead_end. `gone` is borrowed
      * until ahead returns. Where scan->large becomes true the events are of no use. tend takes
@@ -249,7 +268,7 @@ struct semel_relay_options {
 };
 
 struct semel_relay_counts {
-    uint64_t published, refused, dead, aside, unknown, scans, rescans, ahead;
+    uint64_t published, refused, dead, aside, unknown, scans, rescans, ahead, behind;
     uint64_t retried; /* not taken, and nobody's fault: sent again */
     uint64_t turns;   /* destinations that went down or came back */
 };

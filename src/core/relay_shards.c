@@ -155,6 +155,7 @@ semel_status semel__relay_beat(struct semel_relay *relay, int64_t steady_us, str
         if (owned && !shard->owned) { /* somebody else may have left rows below */
             semel__starts_reset(&relay->starts, semel__relay_index(beat.shards[i].shard));
             shard->peeked = shard->other = SEMEL_STARTS_BOTTOM;
+            semel__relay_behind_forget(&shard->behind);
         }
         shard->owned = owned;
         shard->losses = beat.shards[i].losses;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * relay_state.h: what a relay remembers from one step to the next, for the files that make it: relay.c and
- * relay_shards.c. See relay.h for what it promises.
+ * relay_state.h: what a relay remembers from one step to the next, for the files that make it: relay.c,
+ * relay_behind.c and relay_shards.c. See relay.h for what it promises.
  */
 #ifndef SEMEL_CORE_RELAY_STATE_H
 #define SEMEL_CORE_RELAY_STATE_H
@@ -14,6 +14,7 @@
 #define SECOND_US INT64_C(1000000)
 #define RELAY_BEAT_SOON_US SECOND_US /* while shards are due to this relay that others still own */
 #define RELAY_DESTINATIONS_MAX 256
+#define RELAY_HOT_MAX 4
 
 struct destination {
     char name[SEMEL_DESTINATION_MAX];
@@ -27,13 +28,33 @@ struct destination {
     char why[SEMEL_PUBLISH_WHY];
 };
 
+/* An aggregate by its name: first the type, then the id. */
+struct hot {
+    char name[SEMEL_RELAY_AGGREGATE_MAX];
+    size_t type_n, id_n;
+};
+
+/* Where a shard is read besides, above a run of very many events of few aggregates (relay_behind.c). */
+struct behind {
+    int64_t from, passed; /* above `from`, up to `passed`, every event is of one of these; BOTTOM: not known */
+    uint64_t given_up;    /* starts.given_up when that was proven */
+    struct hot hot[RELAY_HOT_MAX];
+    size_t n_hot;
+    int64_t next_us;  /* no search before, by the steady clock */
+    bool read;        /* in this step */
+    int64_t last_seq; /* up to which number */
+    bool exhausted;   /* and there were no more */
+};
+
 struct shard {
     bool owned, careful;
     int64_t losses;
     int64_t last_seq; /* the last one that this step has read */
     bool exhausted;   /* and there were no more */
-    int64_t peeked;   /* the relay has looked at the events up to this number, which it has not read yet */
-    int64_t other;    /* the number of one of them that may go: those before it must make room */
+    size_t stuck;     /* how many of them do not go in this step */
+    struct behind behind;
+    int64_t peeked; /* the relay has looked at the events up to this number, which it has not read yet */
+    int64_t other;  /* the number of one of them that may go: those before it must make room */
 };
 
 /* Where a shard is in an array. A mapped table's only one has a multiple of 64 as its number. */
@@ -95,6 +116,15 @@ semel_status semel__relay_transact(struct semel_relay *relay, relay_body body, v
 semel_status semel__relay_delete_gone(struct semel_relay *relay, struct semel_error *err);
 /* Renews the lease, or joins, and takes or gives back the shards that are due. */
 semel_status semel__relay_beat(struct semel_relay *relay, int64_t steady_us, struct semel_error *err);
+
+/* relay_behind.c. Nothing is known any more. */
+void semel__relay_behind_forget(struct behind *behind);
+/* May the shard be read above `passed`, too? `floor`: what was proven before the scan that gave last_seq. */
+bool semel__relay_behind_usable(const struct semel_relay *relay, const struct shard *shard, int64_t floor);
+bool semel__relay_behind_is_hot(const struct behind *behind, struct semel_str aggregatetype,
+                                struct semel_str aggregateid);
+/* Looks, from where it last stopped, how far the runs of these shards reach. */
+semel_status semel__relay_behind_search(struct semel_relay *relay, int64_t steady_us, struct semel_error *err);
 
 static inline void semel__relay_report(const struct semel_relay *relay, int level, const char *text,
                                        const struct semel_relay_event *event, const char *why)

@@ -22,6 +22,7 @@ void semel__starts_forget(struct semel_starts *starts, int64_t now_us)
     starts->noted = false;
     starts->n_holders = starts->n_apart = 0;
     starts->forgotten_us = now_us;
+    starts->given_up++;
 }
 
 void semel__starts_reset(struct semel_starts *starts, size_t shard)
@@ -127,6 +128,7 @@ bool semel__starts_ended(struct semel_starts *starts, const struct semel_relay_h
         return false;
     starts->n_apart = left;
     starts->noted = false;
+    starts->given_up++;
     starts->floor = starts->base_floor;
     for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
         starts->shards[i].at = starts->shards[i].base;

@@ -40,6 +40,7 @@ struct semel_starts {
     int64_t floor, base_floor;
     int64_t started_us; /* of the server */
     int64_t forgotten_us;
+    uint64_t given_up; /* how often what was proven was given up */
     bool noted;
     int64_t noted_seq, noted_us;
     struct semel_holder_name holders[SEMEL_RELAY_HOLDERS_MAX]; /* of the note */

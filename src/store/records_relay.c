@@ -406,6 +406,26 @@ static semel_status read(struct semel_store *store, struct semel_relay_scan *sca
     return status;
 }
 
+#define GROUP struct semel_relay_group
+static semel_status groups(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
+                           size_t most, struct semel_arena *arena, struct semel_relay_group **ret, size_t *ret_n,
+                           struct semel_error *err)
+{
+    static const struct sql_field fields[] = {
+        SQL_MUST(GROUP, shard, shard, 0, SHARD_MAX),
+        SQL_MUST(GROUP, aggregatetype, aggregatetype, 0, EVENT_BYTES_MAX),
+        SQL_MUST(GROUP, aggregateid, aggregateid, 0, EVENT_BYTES_MAX),
+        SQL_MUST(GROUP, first_seq, first_seq, 0, 0),
+        SQL_MUST(GROUP, last_seq, last_seq, 0, 0),
+        SQL_MUST(GROUP, count, count, 1, INT64_MAX),
+    };
+    const struct args args = ARGS(.limit = semel__db_limit(limit), .most = semel__db_limit(most));
+    struct sql_list list = {SQL_FIELDS(fields), .arena = arena, .size = sizeof **ret};
+    const semel_status status = run_by_key(store, SQL_outbox_groups, "looking behind a run of events", &args,
+                                           SQL_EACH(start_fields, starts, n), semel__db_read_list, &list, err);
+    return end_list(&list, status, ret, ret_n, err);
+}
+
 /* ---- what becomes of events ---------------------------------------------------------------------- */
 
 static void run_confirm(struct sql *db, struct semel_relay_event *const *events, size_t n, bool aside, bool keep,
@@ -527,7 +547,7 @@ static semel_status sent_purge(struct semel_store *store, int64_t before_us, siz
 #define RELAY_OPS                                                                                                   \
     .look = semel__mapped_look, .map = semel__mapped_map, .expire = expire, .join = join, .renew = renew,           \
     .leave = leave, .peers = peers, .shards_read = shards_read, .shards_write = shards_write, .lock = lock,         \
-    .note = note, .end = end, .left = left, .visible = visible, .read = read, .confirm = confirm, \
+    .note = note, .end = end, .left = left, .visible = visible, .read = read, .groups = groups, .confirm = confirm, \
     .set_aside = set_aside, .aside_start = aside_start, .aside_fail = aside_fail, .aside_postpone = aside_postpone, \
     .sent_purge = sent_purge
 

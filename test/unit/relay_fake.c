@@ -256,8 +256,47 @@ static semel_status fake_read(struct semel_store *store, struct semel_relay_scan
 {
     assert_false(store->in_tx);
     assert_true(scan->n > 0 && scan->limit > 0);
+    if (world.at_read != NULL)
+        world.at_read();
     read_into(scan);
     return call("read", e);
+}
+
+static struct semel_relay_group *group_of(struct semel_relay_group *groups, size_t n, const struct row *row)
+{
+    size_t i = 0;
+    while (i < n && !semel__str_eqz(groups[i].aggregateid, row->key))
+        i++;
+    return &groups[i];
+}
+
+static semel_status fake_groups(struct semel_store *store, const struct semel_relay_start *starts, size_t n,
+                                size_t limit, size_t most, struct semel_arena *arena, struct semel_relay_group **ret,
+                                size_t *ret_n, struct semel_error *e)
+{
+    struct semel_relay_group *groups = semel__arena_alloc(arena, db.n + 1, sizeof *groups);
+    size_t n_groups = 0;
+    assert_false(store->in_tx);
+    assert_true(n > 0 && limit > 0 && most > 0 && groups != NULL);
+    for (size_t i = 0; i < n; i++) {
+        size_t rows = 0, of_it = 0;
+        for (struct row *row = db.rows; row < db.rows + db.n && rows < limit; row++) {
+            if (!row->there || row->aside || row->shard != starts[i].shard || row->seq <= starts[i].after_seq)
+                continue;
+            struct semel_relay_group *g = group_of(groups + n_groups, of_it, row);
+            if (g == &groups[n_groups + of_it]) {
+                *g = (struct semel_relay_group){row->shard, SEMEL_STR("order"), semel__str(row->key), row->seq, 0, 0};
+                of_it++;
+            }
+            g->last_seq = row->seq;
+            g->count++;
+            rows++;
+        }
+        n_groups += of_it < most ? of_it : most;
+    }
+    *ret = groups;
+    *ret_n = n_groups;
+    return call("groups", e);
 }
 
 static struct row *row_of(const struct semel_relay_event *event, bool aside)
@@ -523,6 +562,7 @@ void begin_again(void)
                                          .note = fake_note,
                                          .visible = fake_visible,
                                          .read = fake_read,
+                                         .groups = fake_groups,
                                          .confirm = fake_confirm,
                                          .set_aside = fake_set_aside,
                                          .aside_start = fake_aside_start,

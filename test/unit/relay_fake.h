@@ -43,11 +43,12 @@ struct fake_world {
     int64_t now_us, steady_us, started_us, seq;
     struct semel_relay_holder holders[2];
     size_t n_holders;
-    bool hidden;   /* transactions are not visible */
-    bool large;    /* scans had large events */
-    bool no_ahead; /* there is no memory for reading ahead */
-    size_t purges; /* what a purge deletes */
-    int fail_at;   /* the call of the store that fails; 0: none */
+    bool hidden;           /* transactions are not visible */
+    bool large;            /* scans had large events */
+    bool no_ahead;         /* there is no memory for reading ahead */
+    size_t purges;         /* what a purge deletes */
+    void (*at_read)(void); /* what others do before each scan; may be NULL */
+    int fail_at;           /* the call of the store that fails; 0: none */
     semel_status fail;
     int calls;
     const char *failed; /* the name of that call */

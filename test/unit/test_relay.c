@@ -271,6 +271,39 @@ static void long_queue_of_one_aggregate_does_not_delay_the_others(void **state)
 
 #define SHARD_OF(name) "(get_byte(decode(md5('order/' || " name "), 'hex'), 0) & 63)"
 
+/* O5, P113: of two aggregates of one shard the first has a run of events that is long compared to what is read. */
+static void others_do_not_wait_until_a_long_queue_has_moved_aside(void **state)
+{
+    char other[24] = "b";
+    struct semel_relay_options options = rig.options;
+    (void)state;
+    if (on_postgres)
+        snprintf(other, sizeof other, "b%lld",
+                 (long long)world_ask(rig.world, "SELECT min(i) FROM generate_series(1, 10000) AS i "
+                                                 "WHERE " SHARD_OF("'b' || i") " = " SHARD_OF("'a'")));
+    options.rows = 50;
+    rig.sink.ops.capabilities = SEMEL_BROKER_SINK;
+    again_with(options);
+    for (int i = 0; i < 700; i++) {
+        char type[8];
+        snprintf(type, sizeof type, "a%d", i);
+        put("a", type, NULL);
+    }
+    put(other, "b1", NULL);
+    pass(2 * SECOND);
+    for (int i = 0; i < 100 && got_of(&rig.sink, other)[0] == '\0'; i++)
+        steps(1);
+    assert_string_equal(got_of(&rig.sink, other), "b1");
+    assert_true(count_in("", "aggregateid = 'a'") > 300);
+    steps(5);
+    for (size_t i = 0, k = 0; i < rig.sink.n; i++) {
+        char type[8];
+        snprintf(type, sizeof type, "a%zu", k);
+        k += strcmp(rig.sink.got[i].key, "a") == 0;
+        assert_true(strcmp(rig.sink.got[i].key, "a") != 0 || strcmp(rig.sink.got[i].type, type) == 0);
+    }
+}
+
 /* O6 */
 static void relays_share_the_shards_and_give_them_back(void **state)
 {
@@ -1348,6 +1381,7 @@ int main(int argc, char **argv)
         ON(unknown_outcome_is_sent_again_under_the_same_id),
         ON(event_without_a_place_to_go_is_dead_at_once),
         ON(long_queue_of_one_aggregate_does_not_delay_the_others),
+        ON(others_do_not_wait_until_a_long_queue_has_moved_aside),
         ON(relays_share_the_shards_and_give_them_back),
         ON(relay_with_other_destinations_waits),
         ON(relay_that_was_stopped_is_replaced_and_fenced),

@@ -154,6 +154,19 @@ FROM (
         ORDER BY x.seq LIMIT :limit) AS o) AS w
 ORDER BY w.n, w.seq LIMIT :most
 
+-- name: outbox_groups
+-- Whose the next events of each shard are: its first aggregates, by their first events.
+-- gives: n, shard, aggregatetype, aggregateid, first_seq, last_seq, count
+SELECT b.n, b.shard::bigint AS shard, g.aggregatetype, g.aggregateid, g.first_seq, g.last_seq, g.count
+FROM :rows AS b CROSS JOIN LATERAL (
+    SELECT w.aggregatetype, w.aggregateid, pg_catalog.min(w.seq) AS first_seq, pg_catalog.max(w.seq) AS last_seq,
+        pg_catalog.count(*) AS count
+    FROM (
+        SELECT x.aggregatetype, x.aggregateid, x.seq FROM semel.outbox AS x
+        WHERE x.shard = b.shard AND x.seq > b.after_seq ORDER BY x.seq LIMIT :limit) AS w
+    GROUP BY w.aggregatetype, w.aggregateid ORDER BY 3 LIMIT :most) AS g
+ORDER BY b.n, g.first_seq
+
 -- name: aside_read
 -- The first of their aggregates that are due, as many as fit.
 -- gives: n, {event_names}, attempts, alone

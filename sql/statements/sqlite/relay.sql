@@ -94,6 +94,13 @@ WHERE coalesce(w.above, 0) < :bytes ORDER BY w.seq
 -- name: outbox_read_small
 -- none: outbox_read costs as much
 
+-- name: outbox_groups
+-- gives: shard, aggregatetype, aggregateid, first_seq, last_seq, count
+SELECT 0 AS shard, w.aggregatetype, w.aggregateid, min(w.seq) AS first_seq, max(w.seq) AS last_seq, count(*) AS count
+FROM (SELECT x.aggregatetype, x.aggregateid, x.seq FROM main.semel_outbox AS x WHERE x.seq > :after_seq ORDER BY x.seq
+      LIMIT :limit) AS w
+GROUP BY w.aggregatetype, w.aggregateid ORDER BY first_seq LIMIT :most
+
 -- name: aside_read
 -- The first of their aggregates that are due, as many as fit. The window has no order: so nothing is sorted.
 -- gives: {event_names}, attempts, alone
