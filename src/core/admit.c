@@ -123,7 +123,22 @@ struct seat {
     size_t place;
 };
 
-/* The row as it is inserted: completed when the handler runs in this transaction, processing when it is claimed. */
+/* A message that is stored to be run later, before anybody has tried it. */
+static void progress_stored(int64_t due_us, int64_t now_us, struct semel_progress *ret)
+{
+    static const struct semel_progress unborn = {.due_us = SEMEL_NONE,
+                                                 .processed_us = SEMEL_NONE,
+                                                 .lease_until_us = SEMEL_NONE,
+                                                 .lease_token = SEMEL_NONE};
+    const struct semel__verdict waits = {.act = SEMEL_ACK,
+                                         .changes = true,
+                                         .becomes = SEMEL_STATE_WAITING,
+                                         .due_us = due_us > now_us ? due_us : now_us};
+    semel__progress_verdict(&waits, &unborn, (struct semel_str){0}, now_us, ret);
+}
+
+/* The row as it is inserted: completed when the handler runs in this transaction, processing when it is claimed,
+ * waiting when it is stored. What comes otherwise is written over it. */
 static void fill_row(struct work *work, const struct item *item, struct semel_row *row)
 {
     const struct semel__msg *msg = item->msg;
@@ -147,7 +162,9 @@ static void fill_row(struct work *work, const struct item *item, struct semel_ro
         .payload = msg->payload,
         .traceparent = msg->traceparent,
     };
-    if (!work_claims(work)) {
+    if (work->mode == WORK_STORE) {
+        progress_stored(msg->not_before_us, work->now_us, &row->progress);
+    } else if (!work_claims(work)) {
         semel__progress_complete(&before, work->now_us, &row->progress);
     } else {
         int64_t token = semel__work_token(work, NULL), given_us = semel__token_us(token);
@@ -715,6 +732,21 @@ static bool returns_business(const struct work *work, const struct item *item)
            (work->inbox->policy->effect != SEMEL_EFFECT_KEYED || item->progress.attempts == 0);
 }
 
+/* Is the row that a put has inserted what it became? Then there is nothing to write. */
+static bool as_inserted(const struct work *work, const struct item *item)
+{
+    const struct semel_progress *is = &item->progress;
+    if (work->mode != WORK_STORE || !fresh(item) || item->removed || is->state != SEMEL_STATE_WAITING)
+        return false;
+    return is->due_us == item->admit->row.progress.due_us && is->error_class == SEMEL_CLASS_NONE &&
+           !semel__str_given(is->error_text) && payload_action(work, item) == SEMEL_PAYLOAD_AS_IS;
+}
+
+static bool writes(const struct work *work, const struct item *item)
+{
+    return item->removed || (item->changed && !as_inserted(work, item));
+}
+
 static void fill_change(const struct work *work, const struct item *item, struct semel_change *change)
 {
     *change = (struct semel_change){
@@ -955,7 +987,7 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
                                        .wakes_none = work->n == 1 && work->items[0]->superseded};
     size_t n_conflicts = list_conflicts(work, NULL), n_changes = 0, n_fenced = 0;
     for (size_t i = 0; i < work->n; i++) {
-        n_changes += work->items[i]->changed || work->items[i]->removed;
+        n_changes += writes(work, work->items[i]);
         n_fenced += work->items[i]->fenced;
     }
     batch.changes = semel__arena_alloc(arena, n_changes, sizeof *batch.changes);
@@ -967,7 +999,7 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
         return semel__fail_memory(err);
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
-        if (work->items[i]->changed || work->items[i]->removed)
+        if (writes(work, work->items[i]))
             fill_change(work, work->items[i], &batch.changes[batch.n_changes++]);
         status = add_key_change(work, work->items[i], batch.keys, &batch.n_keys, err);
     }

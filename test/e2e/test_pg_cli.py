@@ -275,6 +275,19 @@ def test_a_server_that_goes_away_stops_the_lines_and_says_where(pg):
     assert out.startswith("101 lines: 100 accepted"), out
 
 
+def test_lines_are_written_once(pg):
+    later = {"not_before": "2031-01-01T00:00:00Z"}
+    lines = "".join(json.dumps({"id": f"m{i}", "payload": i, **(later if i % 2 else {})}) + "\n" for i in range(2500))
+    assert pg.semel("send", "--lines", "-c", "billing", stdin=lines).code == 0
+    def written():
+        return pg.sql("SELECT n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables WHERE relname = 'record'")
+    wait_for(lambda: written()[0][0] == "2500", "the server has counted them")
+    assert written() == [("2500", "0", "0")]
+    assert pg.sql("SELECT status, attempts, lease_token IS NULL, due_at <= now(), count(*) FROM semel.inbox "
+                  "GROUP BY 1, 2, 3, 4 ORDER BY 4") == [("waiting", "0", "t", "f", "1250"),
+                                                        ("waiting", "0", "t", "t", "1250")]
+
+
 def test_the_progress_of_many_lines_is_on_the_terminal(pg, tmp_path):
     file = tmp_path / "lines"
     file.write_text("".join(json.dumps({"id": f"m{i}", "payload": i}) + "\n" for i in range(20000)))

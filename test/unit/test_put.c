@@ -65,6 +65,9 @@ static void messages_of_a_key_are_parked_behind_the_first(void **state)
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
     assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
     assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_int_equal(row_of(e, "a").progress.due_us, e->now_us);
+    assert_int_equal(row_of(e, "b").progress.due_us, SEMEL_NONE); /* only its key wakes it */
+    assert_int_equal(row_of(e, "b").progress.error_class, SEMEL_CLASS_BLOCKED);
     forget(e);
     while (work(e) > 0)
         continue;
