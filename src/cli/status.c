@@ -27,12 +27,21 @@
 #define ASK_S 5
 #define METRICS_MAX ((size_t)64 << 20)
 #define LATE_US (INT64_C(30) * 1000000)
+#define SOURCES_MAX 4096 /* of all daemons that are asked */
+
+/* What a daemon knows of a route. */
+struct source {
+    struct semel_str route;
+    const char *daemon; /* its admin address */
+    int64_t lag;        /* messages that the source still has; SEMEL_NONE: it cannot tell */
+};
 
 /* Everything that is shown, read before anything is printed. */
 struct view {
     const char *url; /* as it may be shown */
     const struct cli_args *args;
-    const char *given; /* by the option, so that a command to be pasted must have it too */
+    struct semel_str only; /* the consumer that was asked for; not given: all */
+    const char *given;     /* by the option, so that a command to be pasted must have it too */
     const struct cli_store_kind *kind;
     int64_t now_us;
     struct semel_consumer_line *consumers;
@@ -47,6 +56,10 @@ struct view {
     const struct semel_count *abandoned; /* leases that ran out and nobody ended; the oldest; NULL: none */
     struct semel_str warnings[WARNINGS_MAX];
     size_t n_warnings;
+    struct source *sources, *breakers; /* routes of the daemons that answer; those whose circuit breaker is open */
+    size_t n_sources, n_breakers;
+    const char *silent[WARNINGS_MAX]; /* addresses at which no daemon answers */
+    size_t n_silent;
     int64_t wal_bytes;
     char about[256]; /* the database */
 };
@@ -227,26 +240,115 @@ static bool get_metrics(const char *address, struct semel_buf *ret)
     return got == 0 && !ret->failed && strncmp(ret->p, "HTTP/1.1 200", 12) == 0;
 }
 
-/* Lines such as semel_breaker_state{consumer="billing",state="open"} 1 */
-static void warn_breakers(struct cli *cli, struct view *view, const char *address)
+/* What stands behind `mark` in the next line `family` NAME `mark` of the metrics; NULL: there is no more. */
+static const char *next_line(const char *text, const char *family, const char *mark, struct semel_str *ret_name)
 {
-    static const char family[] = "\nsemel_breaker_state{consumer=\"", state[] = "\",state=\"";
-    struct semel_buf answer;
-    char name[81];
-    semel__buf_init(&answer, METRICS_MAX);
-    bool ok = get_metrics(address, &answer);
-    if (!ok)
-        warn(cli, view, NULL, "no daemon answers at %s", address);
-    for (const char *at = ok ? strstr(answer.p, family) : NULL; at != NULL; at = strstr(at, family)) {
-        at += sizeof(family) - 1;
-        const char *end = strstr(at, state), *value = end != NULL ? strstr(end, "\"} ") : NULL;
-        if (value == NULL)
-            break;
-        semel__str_show(name, sizeof(name), (struct semel_str){at, (size_t)(end - at)});
-        if (value[3] == '1' && strncmp(end + sizeof(state) - 1, "closed", 6) != 0)
-            warn(cli, view, NULL, "the circuit breaker of route %s is open at %s; its log tells why", name, address);
+    const char *name = strstr(text, family);
+    const char *end = name != NULL ? strstr(name + strlen(family), mark) : NULL;
+    if (end == NULL)
+        return NULL;
+    name += strlen(family);
+    *ret_name = (struct semel_str){name, (size_t)(end - name)};
+    return end + strlen(mark);
+}
+
+/* Lines such as semel_source_lag_messages{consumer="billing"} 345, or NaN. false: no memory. */
+static bool read_lags(struct cli *cli, struct view *view, const char *address, const char *text)
+{
+    struct semel_str name;
+    while (view->n_sources < SOURCES_MAX &&
+           (text = next_line(text, "\nsemel_source_lag_messages{consumer=\"", "\"} ", &name)) != NULL) {
+        struct source *source = &view->sources[view->n_sources];
+        if (semel__str_given(view->only) && !semel__str_eq(view->only, name))
+            continue;
+        source->daemon = address;
+        if (!semel__str_int64((struct semel_str){text, strcspn(text, "\n")}, &source->lag))
+            source->lag = SEMEL_NONE;
+        if (!semel__arena_copy(&cli->arena, name, &source->route))
+            return false;
+        view->n_sources++;
     }
-    semel__buf_done(&answer);
+    return true;
+}
+
+/* Lines such as semel_breaker_state{consumer="billing",state="open"} 1. false: no memory. */
+static bool read_breakers(struct cli *cli, struct view *view, const char *address, const char *text)
+{
+    struct semel_str name;
+    while (view->n_breakers < SOURCES_MAX &&
+           (text = next_line(text, "\nsemel_breaker_state{consumer=\"", "\",state=\"", &name)) != NULL) {
+        const char *value = strstr(text, "\"} ");
+        struct source *breaker = &view->breakers[view->n_breakers];
+        if (value == NULL || value[3] != '1' || strncmp(text, "closed", 6) == 0)
+            continue;
+        breaker->daemon = address;
+        if (!semel__arena_copy(&cli->arena, name, &breaker->route))
+            return false;
+        view->n_breakers++;
+    }
+    return true;
+}
+
+/* Asks each daemon that was named. Who does not answer is a warning. */
+static int read_daemons(struct cli *cli, struct view *view)
+{
+    const char *address;
+    bool fits = true;
+    view->sources = semel__arena_alloc(&cli->arena, SOURCES_MAX, sizeof *view->sources);
+    view->breakers = semel__arena_alloc(&cli->arena, SOURCES_MAX, sizeof *view->breakers);
+    if (view->sources == NULL || view->breakers == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; fits && (address = cli_values(view->args, "admin", i)) != NULL; i++) {
+        struct semel_buf answer;
+        semel__buf_init(&answer, METRICS_MAX);
+        if (get_metrics(address, &answer))
+            fits = read_lags(cli, view, address, answer.p) && read_breakers(cli, view, address, answer.p);
+        else if (view->n_silent < WARNINGS_MAX)
+            view->silent[view->n_silent++] = address;
+        semel__buf_done(&answer);
+    }
+    return fits ? CLI_OK : cli_fail(CLI_FAILED, "out of memory");
+}
+
+static const struct cli_column source_columns[] = {
+    {"route", CLI_TEXT, true},
+    {"lag", CLI_NUMBER, false},
+    {"daemon", CLI_TEXT, false},
+};
+
+/* What the sources still have, of those that can tell. */
+static int print_sources(const struct cli *cli, const struct view *view)
+{
+    struct cli_table *table = NULL;
+    for (size_t i = 0; i < view->n_sources; i++) {
+        char number[32];
+        const struct source *source = &view->sources[i];
+        if (source->lag == SEMEL_NONE)
+            continue;
+        if (table == NULL) {
+            cli_say(cli, "%s", "");
+            table = cli_table_new(cli, source_columns, sizeof(source_columns) / sizeof(source_columns[0]));
+        }
+        if (table == NULL)
+            break;
+        snprintf(number, sizeof(number), "%lld", (long long)source->lag);
+        cli_table_text(table, source->route);
+        cli_table_text(table, semel__str(number));
+        cli_table_text(table, semel__str(source->daemon));
+    }
+    return table != NULL ? cli_table_print(table) : CLI_OK;
+}
+
+static void warn_daemons(struct cli *cli, struct view *view)
+{
+    char name[81];
+    for (size_t i = 0; i < view->n_silent; i++)
+        warn(cli, view, NULL, "no daemon answers at %s", view->silent[i]);
+    for (size_t i = 0; i < view->n_breakers; i++) {
+        semel__str_show(name, sizeof(name), view->breakers[i].route);
+        warn(cli, view, NULL, "the circuit breaker of route %s is open at %s; its log tells why", name,
+             view->breakers[i].daemon);
+    }
 }
 
 /* Says each, and keeps it for programs. */
@@ -277,8 +379,7 @@ static void find_warnings(struct cli *cli, struct view *view)
     if (view->keys.unknown > 0)
         warn(cli, view, "keys ls --unknown", "%lld%s idempotency key%s whose outcome is unknown",
              (long long)view->keys.unknown, view->keys.unknown >= CAP ? "+" : "", view->keys.unknown == 1 ? "" : "s");
-    for (size_t i = 0; cli_values(view->args, "admin", i) != NULL; i++)
-        warn_breakers(cli, view, cli_values(view->args, "admin", i));
+    warn_daemons(cli, view);
     if (view->damaged > 0)
         warn(cli, view, "inbox ls", "%zu damaged row%s, which cannot run", view->damaged,
              view->damaged == 1 ? "" : "s");
@@ -364,6 +465,8 @@ static int print_view(struct cli *cli, struct view *view)
     print_keys(cli, view);
     cli_say(cli, "%s", "");
     int code = print_counts(cli, view);
+    if (code == CLI_OK)
+        code = print_sources(cli, view);
     if (view->n_consumers == 0)
         cli_say(cli, "there are no consumers yet");
     if (view->n_consumers == CONSUMERS_MAX)
@@ -399,6 +502,14 @@ static void fill_consumer(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "consumer", view->consumers[i].name);
     semel__object_text(one, "guarantee", semel__str(view->consumers[i].guarantee.text));
     semel__object_list(one, "statuses", counts.n, fill_count, &counts);
+}
+
+static void fill_source(struct semel_object *one, const void *ctx, size_t i)
+{
+    const struct source *source = &((const struct view *)ctx)->sources[i];
+    semel__object_text(one, "consumer", source->route);
+    semel__object_text(one, "daemon", semel__str(source->daemon));
+    semel__object_number(one, "lag", source->lag);
 }
 
 static void fill_outbox(struct semel_object *outbox, const struct semel_outbox_state *o)
@@ -464,6 +575,7 @@ static int print_json(const struct view *view)
     whole.buf.failed |= keys.buf.failed;
     semel__object_done(&keys);
     semel__object_list(&whole, "consumers", view->n_consumers, fill_consumer, view);
+    semel__object_list(&whole, "sources", view->n_sources, fill_source, view);
     semel__object_number(&whole, "dead", view->n[SEMEL_STATE_DEAD]);
     semel__object_number(&whole, "unknown", view->n[SEMEL_STATE_UNKNOWN]);
     semel__object_number(&whole, "quarantined", view->n[SEMEL_STATE_QUARANTINED]);
@@ -489,6 +601,7 @@ static int run(struct cli *cli, const struct cli_args *args)
         return code;
     struct view view = {.url = cli_store_shown(url),
                         .args = args,
+                        .only = only,
                         .given = cli_value(args, "store"),
                         .kind = cli_store_kind_of(url),
                         .now_us = semel__now(&semel__clock_real)};
@@ -501,10 +614,11 @@ static int run(struct cli *cli, const struct cli_args *args)
     if (semel__str_given(only) && view.n_counts == 0)
         return cli_fail(CLI_NOTHING, "consumer '%s' has no messages; for all of them: %s", only.p,
                         cli_again(cli, "consumer ls", view.given));
-    if (cli->json) {
+    code = read_daemons(cli, &view);
+    if (code == CLI_OK && cli->json) {
         find_warnings(cli, &view);
         code = print_json(&view);
-    } else
+    } else if (code == CLI_OK)
         code = print_view(cli, &view);
     return code == CLI_OK && cli_flag(args, "check") && view.n_warnings > 0 ? CLI_FAILED : code;
 }
@@ -514,7 +628,8 @@ static const struct cli_option options[] = {
     {"consumer", 'c', "NAME", "only this consumer"},
     {"check", 0, NULL, "exit with 1 if there is a warning, for a monitor or a script"},
     {"admin", 0, "HOST:PORT...",
-     "ask a daemon at its admin address for open circuit breakers; may be given several times"},
+     "ask a daemon at its admin address for the lag of its routes and open circuit breakers; may be given several "
+     "times"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -528,6 +643,8 @@ const struct cli_command cli_status = {
         "GUARANTEE is ATOMIC where the effect is written in the store's own transaction, and GUARDED where it is\n"
         "outside, under a lease, a fencing token and a stable key; 'for 45 days' where a copy that comes after its\n"
         "record was purged would run again.\n"
+        "LAG, with --admin, is how many messages the source of a route still has, as of its last answer to that\n"
+        "daemon: of partitions those of the daemon's own, of a queue those of the whole queue.\n"
         "Warnings: dead letters, unknown outcomes, messages in quarantine, work that is due and nobody takes,\n"
         "leases that ran out, dead events, damaged rows; with --admin, circuit breakers that are open.\n"
         "Exit code 1 with --check: there is a warning.\n"

@@ -10,6 +10,7 @@ import collections
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -468,6 +469,11 @@ def lag(tmp_path, books, source):
         with Daemon(tmp_path, outside(books, source, ledger.handler(timeout="60s"))) as daemon:
             daemon.ready()
             daemon.until(lambda: 0 < daemon.metric("semel_source_lag_messages") <= len(items), "the lag is known")
+            told = books.store.semel("status", "--json", "--admin", f"127.0.0.1:{daemon.port}").json["sources"]
+            assert [(one["consumer"], one["daemon"]) for one in told] == [("books", f"127.0.0.1:{daemon.port}")], told
+            assert 0 < told[0]["lag"] <= len(items), told
+            said = books.store.semel("status", "--admin", f"127.0.0.1:{daemon.port}").out
+            assert re.search(rf"^ROUTE +LAG +DAEMON *\nbooks +\d+ +127.0.0.1:{daemon.port}$", said, re.MULTILINE), said
             go_on.set()
             daemon.until(lambda: books.states() == {"completed": len(items)}, "all are done")
             if LONG:  # it is asked for every 15 or 30 s

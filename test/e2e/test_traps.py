@@ -105,6 +105,9 @@ def test_an_open_breaker_is_reported_with_its_reason(tmp_path, books, listen):
         assert "refused" in line["why"].lower() or "connect" in line["why"].lower(), line
         said = books.store.semel("status", "--check", "--admin", f"127.0.0.1:{daemon.port}")
         assert said.code == 1 and "the circuit breaker of route books is open" in said.out, said
+        assert "LAG" not in said.out, said  # a route that listens has no source that could tell
+        told = books.store.semel("status", "--json", "--admin", f"127.0.0.1:{daemon.port}").json
+        assert not [one for one in told["sources"] if one["lag"] is not None], told
 
 
 def test_readyz_gives_the_reason_of_a_route_that_cannot_start(tmp_path, books, listen):
