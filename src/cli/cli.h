@@ -128,14 +128,16 @@ bool cli_interrupted(int64_t wait_us);
 bool cli_stdin_ready(int64_t wait_us);
 
 /* "1200 messages, 400/s, 24%, 9s left" on stderr: some times per second if that is a terminal; with --progress also
- * elsewhere, a line per second. */
+ * elsewhere, a line per second, and at the end how long all of it took. */
 struct cli_progress {
-    int64_t began_us, shown_us; /* 0: not yet */
-    bool always;                /* --progress */
+    int64_t began_us, shown_us;
+    bool always; /* --progress */
 };
+void cli_progress_begin(struct cli_progress *progress, const struct cli_args *args);
 /* `part` of the whole is done, from 0 to 1; below 0: nobody knows how much there is. */
 void cli_progress_show(struct cli_progress *progress, int64_t done, const char *what, double part);
-void cli_progress_end(const struct cli_progress *progress); /* ends the line, if there is one */
+/* The last line: "5000 messages in 0.6s, 8333/s", if there was one before or --progress asks for it. */
+void cli_progress_end(const struct cli_progress *progress, int64_t done, const char *what);
 
 /* ---- the store ---- */
 

@@ -111,7 +111,7 @@ static int take_all(struct lines *run, struct semel_str text)
         text = (struct semel_str){text.p + taken, text.n - taken};
         cli_progress_show(&run->progress, run->n, "lines", 1 - (double)text.n / size);
     }
-    cli_progress_end(&run->progress);
+    cli_progress_end(&run->progress, run->n, run->n == 1 ? "line" : "lines");
     run->ops->arena = before;
     semel__arena_done(&arena);
     return cli_interrupted(0) ? CLI_INTERRUPTED : first;
@@ -139,7 +139,6 @@ int cli_correct_lines(struct cli *cli, const struct cli_args *args, struct semel
     const char *what = cli_value(args, "payloads");
     struct lines run = {.cli = cli, .args = args, .ops = ops, .given = *given};
     struct semel_str text;
-    run.progress.always = cli_flag(args, "progress");
     if (strcmp(what, "-") != 0 && what[0] != '@')
         return cli_fail(CLI_USAGE, "--payloads is '%s'; it must be @FILE, or - for stdin", what);
     if (cli_value(args, "consumer") == NULL)
@@ -148,6 +147,7 @@ int cli_correct_lines(struct cli *cli, const struct cli_args *args, struct semel
     if (code != CLI_OK)
         return code;
     cli_signals_catch();
+    cli_progress_begin(&run.progress, args);
     code = take_all(&run, text);
     int printed = print_sum(&run);
     if (printed != CLI_OK)

@@ -806,11 +806,17 @@ static int take_up(struct bulk *b, bool *ret_dry)
 
 /* ---- in bulk: working through it ----------------------------------------------------------------- */
 
+static int64_t answered(const struct semel_bulk *run)
+{
+    int64_t n = 0;
+    for (enum semel_answer_kind kind = SEMEL_DID; kind <= SEMEL_REFUSED; kind++)
+        n += semel__bulk_n(run, kind);
+    return n;
+}
+
 static void show_progress(struct bulk *b, const struct semel_bulk *run)
 {
-    int64_t done = 0;
-    for (enum semel_answer_kind kind = SEMEL_DID; kind <= SEMEL_REFUSED; kind++)
-        done += semel__bulk_n(run, kind);
+    const int64_t done = answered(run);
     cli_progress_show(&b->progress, done, done == 1 ? "message" : "messages",
                       b->selection.left > 0 ? (double)done / (double)b->selection.left : -1);
 }
@@ -925,8 +931,9 @@ static int run_bulk(struct bulk *b)
     semel_status status = semel__bulk_open(&run, &b->ops, &b->selection, &b->options, &err);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "working through the selection");
+    cli_progress_begin(&b->progress, b->args);
     work(b, run);
-    cli_progress_end(&b->progress);
+    cli_progress_end(&b->progress, answered(run), answered(run) == 1 ? "message" : "messages");
     code = report(b, run);
     semel__bulk_close(run);
     return code;
@@ -936,7 +943,6 @@ static int in_bulk(struct cli *cli, const struct cli_args *args, enum semel_comm
 {
     struct bulk b = {.cli = cli, .args = args, .kind = kind, .options.wait_us = SEMEL_BULK_WAIT_US};
     bool retry = kind == SEMEL_COMMAND_RETRY;
-    b.progress.always = cli_flag(args, "progress");
     if (!cli_int(args, "rate", 0, SEMEL_BULK_RATE_MAX, retry ? SEMEL_BULK_RATE : 0, &b.options.rate) ||
         (retry && !cli_duration(args, "wait", SEMEL_BULK_WAIT_US, &b.options.wait_us)))
         return CLI_USAGE;

@@ -556,7 +556,8 @@ static int print_sum(const struct cli *cli, const struct lines *run)
 }
 
 /* Members that a line does not have are those of `common`. */
-static int send_lines(const struct cli *cli, struct semel *s, const struct semel_msg *common, bool sqlite)
+static int send_lines(const struct cli *cli, const struct cli_args *args, struct semel *s,
+                      const struct semel_msg *common, bool sqlite)
 {
     struct stat st;
     struct lines *run = semel__calloc(1, sizeof(*run)); /* too large for a stack */
@@ -569,8 +570,9 @@ static int send_lines(const struct cli *cli, struct semel *s, const struct semel
     semel__arena_init(&run->arena, 2 * (LINE_MAX_BYTES + BATCH_BYTES));
     begin_batch(run);
     cli_signals_catch();
+    cli_progress_begin(&run->progress, args);
     read_all(run);
-    cli_progress_end(&run->progress);
+    cli_progress_end(&run->progress, run->lines, run->lines == 1 ? "line" : "lines");
     if (run->stopped == 0) /* nothing but the reading failed */
         run->stopped = run->lines + 1;
     int code = print_sum(cli, run);
@@ -649,7 +651,7 @@ static int run(struct cli *cli, const struct cli_args *args)
         return cli_store_refused(args, url, status, &err);
     code = check_consumer(s, msg.consumer);
     if (code == CLI_OK)
-        code = lines ? send_lines(cli, s, &msg, cli_store_is_sqlite(url)) : send_one(cli, s, &msg);
+        code = lines ? send_lines(cli, args, s, &msg, cli_store_is_sqlite(url)) : send_one(cli, s, &msg);
     semel_close(s);
     return code;
 }
@@ -667,6 +669,7 @@ static const struct cli_option options[] = {
     {"time", 0, "TIME", "when the event was made, as 2026-11-15T22:48:07Z (default: from the id, if it holds one)"},
     {"not-before", 0, "TIME", "do not run it before this time, at most ten years ahead (default: at once)"},
     {"lines", 0, NULL, "read messages from stdin, one JSON object per line"},
+    {"progress", 0, NULL, "with --lines: show the progress and the rate also where stderr is no terminal"},
     {NULL, 0, NULL, NULL},
 };
 

@@ -363,13 +363,17 @@ bool cli_stdin_ready(int64_t wait_us)
     return pselect(STDIN_FILENO + 1, &in, NULL, NULL, &span, &none) > 0 && interrupted == 0;
 }
 
+void cli_progress_begin(struct cli_progress *progress, const struct cli_args *args)
+{
+    progress->always = cli_flag(args, "progress");
+    progress->began_us = progress->shown_us = semel__steady_us();
+}
+
 void cli_progress_show(struct cli_progress *progress, int64_t done, const char *what, double part)
 {
     const bool tty = isatty(STDERR_FILENO) == 1;
     int64_t now_us = semel__steady_us();
     char left[64] = "";
-    if (progress->began_us == 0)
-        progress->began_us = progress->shown_us = now_us;
     if ((!tty && !progress->always) || now_us - progress->shown_us < (tty ? SHOW_EVERY_US : LINE_EVERY_US))
         return;
     double seconds = (double)(now_us - progress->began_us) / 1e6;
@@ -380,8 +384,11 @@ void cli_progress_show(struct cli_progress *progress, int64_t done, const char *
     progress->shown_us = now_us;
 }
 
-void cli_progress_end(const struct cli_progress *progress)
+void cli_progress_end(const struct cli_progress *progress, int64_t done, const char *what)
 {
-    if (progress->shown_us > progress->began_us && isatty(STDERR_FILENO) == 1)
-        fputc('\n', stderr);
+    const bool tty = isatty(STDERR_FILENO) == 1;
+    const double seconds = (double)(semel__steady_us() - progress->began_us + 1) / 1e6;
+    if (progress->always || (tty && progress->shown_us > progress->began_us))
+        fprintf(stderr, "%s%lld %s in %.1fs, %.0f/s%s\n", tty ? "\r" : "", (long long)done, what, seconds,
+                (double)done / seconds, tty ? "\033[K" : "");
 }

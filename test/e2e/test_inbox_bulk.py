@@ -115,6 +115,7 @@ def test_many_go_in_chunks_and_a_hundred_thousand_are_no_limit(store):
     result = store.semel("inbox", "discard", "--dead", "--reason", "x", "--yes", "--progress")
     assert result.code == 0, result
     assert f"selection 1: 0 of {many} messages are left" in result.out
+    assert re.search(rf"^{many} messages in \d+\.\ds, \d+/s$", result.err, re.MULTILINE), result.err
     assert many < 100000 or re.search(r"^\d+ messages, \d+/s, \d+%, \d+s left$", result.err, re.MULTILINE), result.err
     assert statuses(store) == {"rejected": many} and handled(store) == many
     assert store.sql("SELECT count(*) FROM semel_audit WHERE what = 'discard'") == [(many,)]

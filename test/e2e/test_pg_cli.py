@@ -301,6 +301,9 @@ def test_the_progress_of_many_lines_is_on_the_terminal(pg, tmp_path):
     seen = os.read(ours, 65536).decode()
     os.close(ours)
     assert re.search(r"\r\d+ lines, \d+/s, \d+%, \d+s left", seen), seen
+    assert re.search(r"\r20000 lines in \d+\.\ds, \d+/s", seen), seen
+    again = subprocess.run(command + ["--progress"], stdin=open(file), capture_output=True, text=True, timeout=120)
+    assert re.search(r"^20000 lines in \d+\.\ds, \d+/s$", again.stderr, re.MULTILINE), again
 
 
 
