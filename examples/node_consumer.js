@@ -3,13 +3,14 @@
 const { Client } = require('pg')
 const readline = require('readline')
 
-const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT $1::jsonb) AS m (e)"
+const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int " +
+  "FROM (SELECT convert_from($1, 'UTF8')::jsonb) AS m (e)"
 
-const fail = "SELECT act, why FROM semel.inbox_fail('billing', $1, payload => $2, class => 'permanent', reason => $3)"
+const fail = "SELECT act, why FROM semel.inbox_fail('billing', $1, raw => $2, class => 'permanent', reason => $3)"
 
 async function handle (db, id, payload) {
   await db.query('BEGIN') // one transaction for the record and the effect
-  const begun = await db.query("SELECT act, why FROM semel.inbox_begin('billing', $1, payload => $2)", [id, payload])
+  const begun = await db.query("SELECT act, why FROM semel.inbox_begin('billing', $1, raw => $2)", [id, payload])
   const { act, why } = begun.rows[0]
   if (act === 'run') {
     await db.query(effect, [payload])
@@ -33,7 +34,8 @@ async function main () {
   await db.connect()
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const at = line.indexOf(' ')
-    await deliver(db, line.slice(0, at), line.slice(at + 1)) // an error ends the process, and with it the transaction
+    const payload = Buffer.from(line.slice(at + 1)) // bytes: what is no JSON is kept, too
+    await deliver(db, line.slice(0, at), payload) // an error ends the process, and with it the transaction
   }
   await db.end()
 }

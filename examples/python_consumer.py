@@ -6,19 +6,20 @@ import sys
 import psycopg2
 
 db = psycopg2.connect(os.environ["DATABASE_URL"])
-for line in sys.stdin:
-    message_id, payload = line.split(" ", 1)
+for line in sys.stdin.buffer:
+    name, _, payload = line.rstrip(b"\n").partition(b" ")  # the payload stays bytes: what is no JSON is kept, too
+    message_id = name.decode()
     try:
         with db, db.cursor() as tx:  # one transaction for the record and the effect
-            tx.execute("SELECT act, why FROM semel.inbox_begin('billing', %s, payload => %s)", (message_id, payload))
+            tx.execute("SELECT act, why FROM semel.inbox_begin('billing', %s, raw => %s)", (message_id, payload))
             act, why = tx.fetchone()
             if act == "run":
                 tx.execute("INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int "
-                           "FROM (SELECT %s::jsonb) AS m (e)", (payload,))
+                           "FROM (SELECT convert_from(%s, 'UTF8')::jsonb) AS m (e)", (payload,))
                 tx.execute("SELECT semel.inbox_done('billing', %s)", (message_id,))
     except (psycopg2.DataError, psycopg2.IntegrityError) as error:  # the message's fault; its effect is rolled back
         with db, db.cursor() as tx:  # committed whatever the answer is: a rollback would count no attempt
-            tx.execute("SELECT act, why FROM semel.inbox_fail('billing', %s, payload => %s, class => 'permanent', "
+            tx.execute("SELECT act, why FROM semel.inbox_fail('billing', %s, raw => %s, class => 'permanent', "
                        "reason => %s)", (message_id, payload, str(error)))
             act, why = tx.fetchone()
     print(message_id, act, why)  # committed; run and ack: acknowledge it now, later: let the broker bring it again

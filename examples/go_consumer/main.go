@@ -15,12 +15,14 @@ import (
 	"github.com/lib/pq"
 )
 
-const begin = "SELECT act, why FROM semel.inbox_begin('billing', $1, payload => $2)"
-const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT $1::jsonb) AS m (e)"
+const begin = "SELECT act, why FROM semel.inbox_begin('billing', $1, raw => $2)"
+const effect = `INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int
+FROM (SELECT convert_from($1, 'UTF8')::jsonb) AS m (e)`
 
-const fail = "SELECT act, why FROM semel.inbox_fail('billing', $1, payload => $2, class => 'permanent', reason => $3)"
+const fail = "SELECT act, why FROM semel.inbox_fail('billing', $1, raw => $2, class => 'permanent', reason => $3)"
 
-func handle(db *sql.DB, id, payload string) (act, why string, err error) {
+// The payload is bytes: what is no JSON is kept, too.
+func handle(db *sql.DB, id string, payload []byte) (act, why string, err error) {
 	tx, err := db.Begin() // one transaction for the record and the effect
 	if err != nil {
 		return
@@ -39,7 +41,7 @@ func handle(db *sql.DB, id, payload string) (act, why string, err error) {
 	return
 }
 
-func deliver(db *sql.DB, id, payload string) (act, why string, err error) {
+func deliver(db *sql.DB, id string, payload []byte) (act, why string, err error) {
 	act, why, err = handle(db, id, payload)
 	var bad *pq.Error
 	if errors.As(err, &bad) && (bad.Code.Class() == "22" || bad.Code.Class() == "23") {
@@ -54,7 +56,7 @@ func main() {
 	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); {
 		var act, why string
 		id, payload, _ := strings.Cut(lines.Text(), " ")
-		if act, why, err = deliver(db, id, payload); err == nil {
+		if act, why, err = deliver(db, id, []byte(payload)); err == nil {
 			fmt.Println(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
 		}
 	}

@@ -17,14 +17,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const begin = "SELECT act, why FROM semel.inbox_begin('billing', $1::text, payload => $2)"
-const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT $1::jsonb) AS m (e)"
+const begin = "SELECT act, why FROM semel.inbox_begin('billing', $1::text, raw => $2)"
+const effect = `INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int
+FROM (SELECT convert_from($1::bytea, 'UTF8')::jsonb) AS m (e)`
 const done = "SELECT semel.inbox_done('billing', $1::text)"
 const fail = `SELECT act, why
-FROM semel.inbox_fail('billing', $1::text, payload => $2, class => 'permanent', reason => $3)`
+FROM semel.inbox_fail('billing', $1::text, raw => $2, class => 'permanent', reason => $3)`
 
 // deliver commits the record of the message together with its effect, or with its failure. What it returns is durable.
-func deliver(ctx context.Context, db *pgxpool.Pool, id, payload string) (act, why string, err error) {
+// The payload is bytes: what is no JSON is kept, too.
+func deliver(ctx context.Context, db *pgxpool.Pool, id string, payload []byte) (act, why string, err error) {
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, begin, id, payload).Scan(&act, &why); err != nil || act != "run" {
 			return err
@@ -51,7 +53,7 @@ func main() {
 	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); {
 		var act, why string
 		id, payload, _ := strings.Cut(lines.Text(), " ")
-		if act, why, err = deliver(ctx, db, id, payload); err == nil {
+		if act, why, err = deliver(ctx, db, id, []byte(payload)); err == nil {
 			fmt.Println(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
 		}
 	}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 
+import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -9,22 +10,23 @@ import java.util.Scanner;
 
 /** A consumer in Java with JDBC: a delivery is a line of standard input, `ID PAYLOAD`. See examples/README.md. */
 public class Consumer {
-    static final String BEGIN = "SELECT act, why FROM semel.inbox_begin('billing', ?, payload => ?::jsonb)";
+    static final String BEGIN = "SELECT act, why FROM semel.inbox_begin('billing', ?, raw => ?)";
     static final String EFFECT =
-        "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT ?::jsonb) AS m (e)";
+        "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int "
+        + "FROM (SELECT convert_from(?, 'UTF8')::jsonb) AS m (e)";
     static final String FAIL =
-        "SELECT act, why FROM semel.inbox_fail('billing', ?, payload => ?::jsonb, class => 'permanent', reason => ?)";
+        "SELECT act, why FROM semel.inbox_fail('billing', ?, raw => ?, class => 'permanent', reason => ?)";
     static final String DONE = "SELECT semel.inbox_done('billing', ?)";
 
-    static PreparedStatement prepare(Connection db, String sql, String... values) throws Exception {
+    static PreparedStatement prepare(Connection db, String sql, Object... values) throws Exception {
         PreparedStatement statement = db.prepareStatement(sql);
         for (int i = 0; i < values.length; i++) {
-            statement.setString(i + 1, values[i]);
+            statement.setObject(i + 1, values[i]);
         }
         return statement;
     }
 
-    static ResultSet handle(Connection db, String id, String payload) throws Exception {
+    static ResultSet handle(Connection db, String id, byte[] payload) throws Exception {
         ResultSet told = prepare(db, BEGIN, id, payload).executeQuery(); // autocommit is off: this opens a transaction
         told.next();
         if (told.getString("act").equals("run")) {
@@ -34,7 +36,7 @@ public class Consumer {
         return told;
     }
 
-    static void deliver(Connection db, String id, String payload) throws Exception {
+    static void deliver(Connection db, String id, byte[] payload) throws Exception {
         ResultSet told;
         try {
             told = handle(db, id, payload);
@@ -52,11 +54,11 @@ public class Consumer {
 
     public static void main(String[] args) throws Exception {
         try (Connection db = DriverManager.getConnection(System.getenv("JDBC_URL"));
-             Scanner in = new Scanner(System.in)) {
+             Scanner in = new Scanner(System.in, StandardCharsets.UTF_8)) {
             db.setAutoCommit(false);
             while (in.hasNextLine()) {
                 String[] line = in.nextLine().split(" ", 2);
-                deliver(db, line[0], line[1]);
+                deliver(db, line[0], line[1].getBytes(StandardCharsets.UTF_8)); // what is no JSON is kept, too
             }
         }
     }

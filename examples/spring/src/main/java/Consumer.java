@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 
+import java.nio.charset.StandardCharsets;
 import java.util.Scanner;
 import javax.sql.DataSource;
 import org.springframework.context.annotation.AnnotationConfigApplicationContext;
@@ -33,11 +34,11 @@ public class Consumer {
 
         /** The record of the message and its effect are one transaction: this method's. */
         @Transactional
-        public Answer handle(String id, String payload) {
-            Answer answer = ask("inbox_begin('billing', ?, payload => ?::jsonb)", id, payload);
+        public Answer handle(String id, byte[] payload) {
+            Answer answer = ask("inbox_begin('billing', ?, raw => ?)", id, payload);
             if (answer.act().equals("run")) {
-                db.update("INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT ?::jsonb) AS m (e)",
-                          payload);
+                db.update("INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int "
+                          + "FROM (SELECT convert_from(?, 'UTF8')::jsonb) AS m (e)", payload);
                 db.queryForList("SELECT semel.inbox_done('billing', ?)", id);
             }
             return answer;
@@ -45,8 +46,8 @@ public class Consumer {
 
         /** The effect was rolled back; the failure commits by itself, with the payload, whatever it answers. */
         @Transactional
-        public Answer fail(String id, String payload, String reason) {
-            return ask("inbox_fail('billing', ?, payload => ?::jsonb, class => 'permanent', reason => ?)", id, payload,
+        public Answer fail(String id, byte[] payload, String reason) {
+            return ask("inbox_fail('billing', ?, raw => ?, class => 'permanent', reason => ?)", id, payload,
                        reason);
         }
     }
@@ -67,15 +68,17 @@ public class Consumer {
     }
 
     public static void main(String[] args) {
-        try (var spring = new AnnotationConfigApplicationContext(Consumer.class); var in = new Scanner(System.in)) {
+        try (var spring = new AnnotationConfigApplicationContext(Consumer.class);
+             var in = new Scanner(System.in, StandardCharsets.UTF_8)) {
             Billing billing = spring.getBean(Billing.class);
             while (in.hasNextLine()) {
                 String[] line = in.nextLine().split(" ", 2);
+                byte[] payload = line[1].getBytes(StandardCharsets.UTF_8); // what is no JSON is kept, too
                 Answer answer;
                 try {
-                    answer = billing.handle(line[0], line[1]);
+                    answer = billing.handle(line[0], payload);
                 } catch (DataIntegrityViolationException error) { // the message's fault
-                    answer = billing.fail(line[0], line[1], error.getMostSpecificCause().getMessage());
+                    answer = billing.fail(line[0], payload, error.getMostSpecificCause().getMessage());
                 }
                 System.out.println(line[0] + " " + answer.act() + " " + answer.why());
             }
