@@ -256,7 +256,7 @@ class Inbox {
       try {
         await link.query('SAVEPOINT semel');
         const said = await link.lend(this.handler, this.batch ? group : group[0]);
-        const outcome = this.batch ? null : textOf(said);
+        const outcome = this.batch ? null : written(said);
         await link.query('RELEASE SAVEPOINT semel');
         for (const one of group) done.push({ message_id: String(one.id), source: one.source, outcome });
       } catch (error) {
@@ -325,14 +325,22 @@ class Inbox {
 
   // Calls the handler and records its end. Where the store is away by then, the lease runs out.
   async outside(link, message) {
-    let finish;
+    const { token } = message;
+    let [said, rows, end] = [null, [], call('inbox_finish', '*', { token })];
     try {
-      const said = await this.handler(message);
-      finish = call('inbox_finish', '*', { token: message.token, outcome: textOf(said) });
+      said = await this.handler(message);
     } catch (error) {
-      finish = this.failure(message, this.judge(error), error);
+      end = this.failure(message, this.judge(error), error);
     }
-    if (!(await this.ask(link, finish))[0].inbox_finish) {
+    try {
+      const outcome = textOf(said);
+      rows = await this.ask(link, outcome === null ? end : call('inbox_finish', '*', { token, outcome }));
+    } catch (error) {
+      if (said === null || said === undefined || error instanceof Unavailable) throw error;
+      rows = await this.ask(link, end); // the effect has happened, whatever it said
+      this.log(`${this.consumer}: ${message.id} is done, and its outcome cannot be stored: ${error.message}`);
+    }
+    if (!rows[0].inbox_finish) {
       this.log(`${this.consumer}: lease expired while ${message.id} ran; its end is kept as evidence`);
     }
   }
@@ -389,7 +397,15 @@ class Inbox {
 
 function textOf(outcome) {
   const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value);
-  return outcome === undefined || outcome === null ? null : JSON.stringify(outcome, plain);
+  return outcome === undefined || outcome === null ? null : JSON.stringify(outcome, plain) || null;
+}
+
+function written(outcome) {
+  try {
+    return textOf(outcome);
+  } catch (error) {
+    throw new Permanent(`the outcome cannot be stored: ${error.message}`);
+  }
 }
 
 function answer(row) {

@@ -467,6 +467,35 @@ def test_keyed_effect_has_one_key_whatever_its_source(desk):
     assert {call[1] for call in desk.calls()} == {desk.sql(f"SELECT semel.step_key('{desk.name}', 'm1', 'call')")[0][0]}
 
 
+ODD = [{"outcome": "nul \0"}, {"outcome": "\ud800"}, {"odd": "long"}, {"odd": "nan"}, {"odd": "loop"}]
+
+
+# I5: an effect that is rolled back: the message's fault, and nobody else's
+def test_outcome_that_cannot_be_stored_is_a_permanent_failure(desk):
+    for n, asked in enumerate(ODD):
+        said = desk.deliver((f"m{n}", asked))
+        assert isinstance(said, dict) and said["status"] == "dead", (asked, said)
+        desk.ask("put", message={"id": f"n{n}", "body": json.dumps(asked)})
+    assert desk.ask("work_once") == len(ODD)
+    said = desk.deliver(*((f"o{n}", asked) for n, asked in enumerate(ODD)), ("p", {}))
+    assert [one["status"] for one in said] == ["dead"] * len(ODD) + [None]
+    assert desk.books() == [("p", "1")] and {row[1] for row in desk.rows()[:-1]} == {"dead"}
+
+
+# I8: an effect that has happened is done, whatever it said
+@pytest.mark.parametrize("effect", ["outside", "keyed"])
+def test_effect_outside_is_done_though_its_outcome_cannot_be_stored(desk, effect):
+    desk.set(f'{{"effect": "{effect}"}}')
+    for n, asked in enumerate(ODD):
+        said = desk.deliver((f"m{n}", asked), effect=effect)
+        assert isinstance(said, dict) and said["act"] == "run", (asked, said)
+        said = desk.deliver((f"m{n}", asked), effect=effect)
+        assert (said["act"], said["why"], said["outcome"]) == ("ack", "duplicate", None), (asked, said)
+        desk.ask("put", message={"id": f"n{n}", "body": json.dumps(asked)})
+    assert desk.ask("work_once", effect=effect) == len(ODD)
+    assert {row[1:] for row in desk.rows()} == {("completed", "1")} and len(desk.calls()) == 2 * len(ODD)
+    assert desk.app.log.read_text().count(f"{desk.name}: m0 is done, and its outcome cannot be stored") == 1
+
 
 def test_keyed_effect_that_fails_is_repeated_under_the_same_key(desk):
     desk.set('{"effect": "keyed", "retry_first": "1ms", "retry_ceiling": "1ms", "retry_max": 3}')

@@ -80,6 +80,13 @@ def unusable(error: BaseException, state: str) -> Unusable:
     return Unusable(f"{said} (SQLSTATE {state}); {HINTS.get(state, 'nothing was recorded')}")
 
 
+def written(outcome: Any) -> str:
+    try:
+        return json.dumps(outcome)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Permanent(f"the outcome cannot be stored: {error}") from error
+
+
 def begun(row: Any) -> Answer:
     return Answer(row[0], row[1], row[2], row[3] and json.loads(row[3]))
 
@@ -184,7 +191,7 @@ class AsyncInbox:
             try:
                 async with link.savepoint():
                     said = await settled(self.function(link.tx, several if self.many else several[0]))
-                    outcome = None if said is None or self.many else json.dumps(said)
+                    outcome = None if said is None or self.many else written(said)
                 done += [{"message_id": str(one.id), "source": one.source, "outcome": outcome} for one in several]
             except Exception as error:  # pylint: disable=broad-except
                 word = self.judge(error)
@@ -238,13 +245,20 @@ class AsyncInbox:
 
     async def outside(self, link: Link, message: Message) -> None:
         """Calls the handler and records its end. Where the store is away by then, the lease runs out."""
+        said, end = None, call("inbox_finish", token=message.token)
         try:
             said = await settled(self.function(message))
-            finish = call("inbox_finish", token=message.token, outcome=None if said is None else json.dumps(
-                said, default=str))
         except Exception as error:  # pylint: disable=broad-except
-            finish = self.failure(message, self.judge(error), error)
-        if not (await self.ask(link, finish))[0][0]:
+            end = self.failure(message, self.judge(error), error)
+        try:
+            rows = await self.ask(link, end if said is None else call(
+                "inbox_finish", token=message.token, outcome=json.dumps(said, default=str)))
+        except Exception as error:  # pylint: disable=broad-except
+            if said is None or isinstance(error, Unavailable):
+                raise
+            rows = await self.ask(link, end)  # the effect has happened, whatever it said
+            log.warning("%s: %s is done, and its outcome cannot be stored: %s", self.consumer, message.id, error)
+        if not rows[0][0]:
             log.warning("%s: lease expired while %s ran; its end is kept as evidence", self.consumer, message.id)
 
     async def beat(self, link: Link, tokens: set[Any]) -> None:
