@@ -59,8 +59,8 @@ export class Unavailable extends StoreError {}
 export class Unusable extends StoreError {}
 
 export interface Delivery {
-  /** Of the event. An id or key that cannot be stored makes the message a quarantined one; one of another type is a
-   *  TypeError. */
+  /** Of the event. An id, key, source or time that cannot be stored makes the message a quarantined one; one of another
+   *  type is a TypeError. */
   id: string | number | bigint | null | undefined;
   /** What came: bytes, text, anything that JSON can write; null is a record without a value. */
   body: unknown;
@@ -70,6 +70,7 @@ export interface Delivery {
   orderKey?: string | number | bigint;
   version?: number | bigint | string;
   businessKey?: string | number | bigint;
+  /** A text is of ISO 8601, and in UTC where it names no zone. */
   time?: Date | string;
   fingerprint?: Uint8Array;
 }

@@ -19,6 +19,7 @@ const lone = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\ud
 // As text that PostgreSQL can keep.
 const clean = (value) => String(value).replace(lone, '\ufffd').replace(/\0/g, '\ufffd');
 const storable = (text) => text === clean(text) && text !== '' && Buffer.byteLength(text) <= 255;
+const cut = (text) => Buffer.from(clean(text)).subarray(0, 255).toString().replace(/\ufffd+$/, '');
 const given = (value) => value !== undefined && value !== null;
 // An id or key as text. One of another type is a mistake of the program: nothing is recorded.
 function asText(name, value) {
@@ -26,6 +27,22 @@ function asText(name, value) {
   if (['string', 'number', 'bigint'].includes(typeof value)) return String(value);
   const type = Object.prototype.toString.call(value).slice(8, -1);
   throw new TypeError(`semel: ${name} is of type ${type}; it must be a string, number or bigint (decode bytes first)`);
+}
+const MOMENT = new RegExp('^(\\d{4}-\\d\\d-\\d\\d)(?:[Tt ](\\d\\d:\\d\\d)(:\\d\\d)?(\\.\\d+)?)?'
+  + ' ?(?:[Zz]|([+-]\\d\\d)(?::?(\\d\\d))?)?$'); // as in ISO 8601
+// A time, in UTC; empty where it is none that can be stored.
+function moment(value) {
+  if (typeof value !== 'string' && !(value instanceof Date)) {
+    throw new TypeError(`semel: time is of type ${typeof value}; it must be a Date or a string`);
+  }
+  const text = typeof value === 'string' ? value.trim() : Number.isNaN(value.getTime()) ? '' : value.toISOString();
+  const found = MOMENT.exec(text) || [];
+  const [, day, clock = '00:00', second = ':00', fraction = '.0', hours = '+00', minutes = '00'] = found;
+  const local = new Date(`${day}T${clock}${second}Z`);
+  const time = new Date(`${day}T${clock}${second}${hours}:${minutes}`);
+  if (Number.isNaN(Number(local) + Number(time)) || !local.toISOString().startsWith(day)) return ''; // as 30 February
+  const said = time.toISOString().replace('.000Z', `${fraction.slice(0, 7)}Z`);
+  return said >= '0001' && said <= '9999-12-31T00:00:00.0Z' ? said : '';
 }
 const inHex = (value) => (given(value) ? `\\x${Buffer.from(value).toString('hex')}` : null); // as bytea is written
 
@@ -62,22 +79,24 @@ class Message {
   }
 
   // Those of semel.inbox_begin. The body is always given, so that a failure keeps it. What has an id or a key that
-  // cannot be stored has none, and is quarantined.
+  // cannot be stored has none, and is quarantined; so is one with such a source or time.
   arguments() {
     const [id, orderKey, businessKey] = ['id', 'orderKey', 'businessKey'].map((name) => asText(name, this[name]));
+    const source = asText('source', this.source) || '';
+    const time = given(this.time) ? moment(this.time) : null;
     const version = given(this.version) ? String(this.version) : null;
     const headers = Object.fromEntries(Object.entries(this.headers || {}).map((pair) => pair.map(clean)));
     delete headers.semel_tombstone;
     if (!given(this.body)) headers.semel_tombstone = 'true';
     const refused = { semel_refused_id: clean(id).slice(0, 255) };
-    const all = { source: this.source, raw: inHex(this.raw), message_id: null, headers: refused };
-    if (![id, orderKey, businessKey].every((text) => text === null || storable(text))
+    const all = { source: cut(source), raw: inHex(this.raw), message_id: null, headers: refused };
+    if (![id, orderKey, businessKey, source || null].every((text) => text === null || storable(text))
         || (version !== null && !(/^\d{1,19}$/.test(version) && BigInt(version) < (1n << 63n) - 1n))
-        || JSON.stringify(headers).length > 1 << 18) return all;
+        || time === '' || JSON.stringify(headers).length > 1 << 18) return all;
     return {
       ...all, message_id: id, headers: Object.keys(headers).length > 0 ? headers : null, version,
-      type: given(this.type) ? Buffer.from(clean(this.type)).subarray(0, 255).toString().replace(/\ufffd+$/, '') : null,
-      order_key: orderKey, business_key: businessKey, fingerprint: inHex(this.fingerprint), message_time: this.time,
+      type: given(this.type) ? cut(this.type) : null,
+      order_key: orderKey, business_key: businessKey, fingerprint: inHex(this.fingerprint), message_time: time,
     };
   }
 }

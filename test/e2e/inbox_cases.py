@@ -351,6 +351,36 @@ def test_odd_ids_and_payloads_are_answered_and_kept(desk):
     assert [one["why"] for one in many] == ["no_id", "no_id", "new", "no_id"]
 
 
+TIMES = {"2026-03-01T10:00:00": "10:00:00", "2026-03-01 10:00:00.25+02:00": "08:00:00.25", "2026-03-01": "00:00:00",
+         "2026-03-01T10:00Z": "10:00:00", "2026-03-01T00:00:00.123456789+0000": "00:00:00.123456"}
+BAD_TIMES = ["", "soon", "nul \0", "2026-02-30T00:00:00Z", "2026-13-01", "2026-03-01T25:00:00Z", "0000-01-01", "now",
+             "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+02:00", "2026-03-01T00:00:00+99:00", "\ud800"]
+
+
+# P31: what a message says of its time and its source stops nobody
+def test_odd_times_and_sources_are_quarantined(desk):
+    desk.sql(f"ALTER DATABASE {desk.shop.name} SET timezone = 'Asia/Tokyo'")
+    desk.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+             f"AND datname = '{desk.shop.name}'")
+    try:
+        for n, text in enumerate(TIMES):
+            said = desk.deliver({"id": f"t{n}", "body": "{}", "time": text})
+            assert isinstance(said, dict) and said["act"] == "run", (text, said)
+        assert [row[0] for row in desk.rows("(message_time AT TIME ZONE 'UTC')::time::text")] == [*TIMES.values()]
+    finally:
+        desk.sql(f"ALTER DATABASE {desk.shop.name} RESET timezone")
+    odd = [{"time": text} for text in BAD_TIMES] + [{"source": text} for text in ["nul \0", "x" * 256, "\ud800"]]
+    for n, fields in enumerate(odd):
+        said = desk.deliver({"id": f"m{n}", "body": f'{{"n": {n}}}', **fields})
+        assert isinstance(said, dict) and (said["act"], said["why"]) == ("ack", "no_id"), (fields, said)
+    said = desk.deliver({"id": "o1", "body": "[1]", "time": "soon"}, {"id": "o2", "body": "{}"},
+                        {"id": "o3", "body": "[3]", "source": "\0"})
+    assert isinstance(said, list) and [one["why"] for one in said] == ["no_id", "new", "no_id"], said
+    assert desk.ask("put", message={"id": "p1", "body": "[4]", "time": "soon"})["why"] == "no_id"
+    assert desk.deliver({"id": "q1", "body": "{}", "time": 5})[0] == "TypeError"
+    assert len(desk.books()) == len(TIMES) + 1
+
+
 NAMES = [("k", "k"), (42, "42"), ({"bigint": str(2 ** 70)}, str(2 ** 70)),
          ({"uuid": str(uuid.UUID(int=7))}, str(uuid.UUID(int=7)))]
 

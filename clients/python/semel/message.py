@@ -5,8 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
+from datetime import date, datetime, timezone
 from typing import Any, Mapping, Optional, Union
 from uuid import UUID
+
+MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(\.\d+)?)?"
+                    r" ?(?:[Zz]|([+-]\d\d)(?::?(\d\d))?)?", re.ASCII)  # as in ISO 8601
 
 
 class Failure(Exception):
@@ -44,9 +49,9 @@ class Unusable(StoreError):
 @dataclasses.dataclass
 class Message:
     """`id` is that of the event. `body` is what came: bytes, text, anything that JSON can write, or None, which is a
-    record without a value (a tombstone of Kafka). An id or key that cannot be stored makes the message a quarantined
-    one: it is kept, and acknowledged. One of another type is a mistake of the program: a TypeError, and nothing is
-    recorded."""
+    record without a value (a tombstone of Kafka). `time` is a datetime or a text of ISO 8601, in UTC where it names no
+    zone. An id, key, source or time that cannot be stored makes the message a quarantined one: it is kept, and
+    acknowledged. One of another type is a mistake of the program: a TypeError, and nothing is recorded."""
 
     id: Union[None, str, int, UUID]
     body: Any
@@ -84,17 +89,19 @@ class Message:
     def arguments(self) -> dict[str, Any]:
         """Those of semel.inbox_begin. The body is always given, so that a failure keeps it."""
         names = [text_of(name, getattr(self, name)) for name in ("id", "order_key", "business_key")]
+        source, time = text_of("source", self.source) or "", None if self.time is None else moment(self.time)
         headers = {clean(k): clean(v) for k, v in (self.headers or {}).items() if k != "semel_tombstone"}
         if self.body is None:
             headers["semel_tombstone"] = "true"
-        given = {"source": self.source, "raw": in_hex(self.raw), "message_id": names[0], "headers": headers or None,
-                 "type": self.type and clean(self.type).encode()[:255].decode("utf-8", "ignore"),
+        given = {"source": source, "raw": in_hex(self.raw), "message_id": names[0], "headers": headers or None,
+                 "type": self.type and cut(clean(self.type)),
                  "order_key": names[1], "version": self.version, "business_key": names[2],
-                 "fingerprint": in_hex(self.fingerprint), "message_time": self.time and str(self.time)}
-        if all(text is None or (clean(text) == text and 1 <= len(text.encode()) <= 255) for text in names) and (
+                 "fingerprint": in_hex(self.fingerprint), "message_time": time}
+        texts = [text for text in (*names, source or None) if text is not None]
+        if time != "" and all(clean(text) == text and 1 <= len(text.encode()) <= 255 for text in texts) and (
                 self.version is None or 0 <= self.version < (1 << 63) - 1) and len(json.dumps(headers)) <= 1 << 20:
             return given
-        return {"source": self.source, "raw": given["raw"], "message_id": None,
+        return {"source": cut(clean(source)), "raw": given["raw"], "message_id": None,
                 "headers": {"semel_refused_id": clean(names[0])[:255]}}
 
 
@@ -121,6 +128,27 @@ def text_of(name: str, value: Any) -> Optional[str]:
     if value is None or (isinstance(value, (str, int, UUID)) and not isinstance(value, bool)):
         return None if value is None else str(value)
     raise TypeError(f"{name} is of type {type(value).__name__}; it must be str, int or UUID (decode bytes first)")
+
+
+def moment(value: Any) -> str:
+    """A time, in UTC; empty where it is none that can be stored."""
+    if not isinstance(value, (str, date)):
+        raise TypeError(f"time is of type {type(value).__name__}; it must be datetime or str")
+    try:
+        if not isinstance(value, datetime):
+            found = MOMENT.fullmatch(str(value).strip())
+            day, clock, second, fraction, hours, minutes = found.groups("") if found else [""] * 6
+            value = datetime.fromisoformat(f"{day}T{clock or '00:00'}{second or ':00'}{fraction or '.':0<7.7}"
+                                           f"{hours or '+00'}:{minutes or '00'}")
+        zoned = value.replace(tzinfo=timezone.utc) if value.utcoffset() is None else value
+        text = zoned.astimezone(timezone.utc).isoformat()
+    except (ValueError, OverflowError):
+        return ""
+    return text if text <= "9999-12-31T00:00:00+00:00" else ""
+
+
+def cut(text: str) -> str:
+    return text.encode()[:255].decode("utf-8", "ignore")
 
 
 def in_hex(value: Optional[bytes]) -> Optional[str]:
