@@ -428,8 +428,6 @@ semel_status semel__inbox_commands(struct semel_inbox *inbox, const struct semel
                                    struct semel_command_result *ret, struct semel_error *err)
 {
     static const struct semel__transaction tx = {.body = obey};
-    struct semel_error local = {0};
-    err = err != NULL ? err : &local;
     semel_status status = check_command(command, err);
     if (status != SEMEL_OK)
         return status;
