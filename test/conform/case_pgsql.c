@@ -358,7 +358,7 @@ static void happen_in_sql(struct engine *engine)
     PQfinish(client->conn);
 }
 
-static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 76,
+static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 77,
                                                   [ABSENT_BATCH] = 5,
                                                   [ABSENT_DEFECT] = 5,
                                                   [ABSENT_POSITION] = 5,

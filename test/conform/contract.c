@@ -204,7 +204,7 @@ struct semel_row *fetch(struct world *world, const char *id)
 
 struct semel_key facts(struct world *world, const char *key, bool by_version)
 {
-    struct semel_key ret = {.key = text(key), .by_version = by_version};
+    struct semel_key ret = {.key = text(key), .by_version = by_version, .damaged = true}; /* what is out is written */
     struct semel_fetch_batch batch = {.consumer = SEMEL_STR("c"), .keys = &ret, .n_keys = 1};
 
     begin(world);
