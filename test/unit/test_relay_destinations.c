@@ -106,6 +106,38 @@ static size_t steps_until(const char *got, size_t max)
     return i;
 }
 
+static void assert_destination(size_t i, const char *expected, bool expected_down)
+{
+    struct semel_str name;
+    bool is_down;
+    assert_true(semel__relay_destination(relays[0], i, &name, &is_down));
+    assert_str(name, expected);
+    assert_int_equal(is_down, expected_down);
+}
+
+/* There is no room for more: of one that is down the relay remembers when to try it again. */
+static void one_that_works_is_forgotten_before_one_that_is_down(void **state)
+{
+    struct semel_str name;
+    bool is_down;
+    size_t n = 0;
+    (void)state;
+    sink.down = "d000";
+    for (bool fresh = true; fresh; pass(6 * SECOND)) {
+        char to[16];
+        snprintf(to, sizeof to, "d%03zu", n);
+        struct row *row = put("a0", "e", to);
+        step_of(0);
+        row->there = false;
+        fresh = semel__relay_destination(relays[0], n, &name, &is_down);
+        n += fresh;
+    }
+    assert_int_equal(n, 256);
+    assert_destination(0, "d000", true);
+    assert_destination(1, "d256", false); /* d001 had not worked for longest */
+    assert_destination(2, "d002", false);
+}
+
 /* O3, P112: events of one that is down fill the window of their shard; those of another one, which nobody has tried
  * yet, stand far behind them. */
 static void destination_that_was_never_tried_is_found_behind_one_that_is_down(void **state)
@@ -264,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON(destination_that_is_down_is_shown_probed_and_comes_back),
         ON(destination_that_is_due_stays_due_when_another_hangs),
+        ON(one_that_works_is_forgotten_before_one_that_is_down),
         ON(destination_that_was_never_tried_is_found_behind_one_that_is_down),
         ON(outage_moves_nothing_aside_where_nothing_else_could_go),
         ON(event_that_is_held_back_makes_nobody_move_aside),

@@ -343,6 +343,9 @@ static void shard_that_relays_died_with_is_handled_with_care(void **state)
     step_of(0);
     assert_string_equal(sink.got, "b1 a1 a2 c1");
     assert_int_equal(left(), 0);
+    put("a0", "a3", "x");
+    step_of(0); /* the losses of this shard are forgotten already, not only in the store */
+    assert_string_equal(world.trace, "read publish begin confirm commit");
 }
 
 /* ---- starting points ----------------------------------------------------------------------------- */
@@ -632,6 +635,32 @@ static void nothing_is_read_ahead_where_something_could_come_before_it(void **st
     }
 }
 
+/* O5: what was read and is not sent yet goes before anything that is read behind it. */
+static void event_that_waits_for_its_turn_is_not_overtaken_by_what_is_read_ahead(void **state)
+{
+    (void)state;
+    begin_ahead(20);
+    SET(db.rows[50].to, "y"); /* one destination of an aggregate at a time */
+    for (int i = 0; i < 400; i++, pass(SECOND))
+        step_of(0);
+    assert_all_came_once();
+}
+
+/* P1: a number below them may have been committed meanwhile. */
+static void after_eight_scans_ahead_one_begins_at_the_starting_points(void **state)
+{
+    size_t most = 0, in_a_row = 0;
+    (void)state;
+    begin_ahead(10);
+    for (int i = 0; i < 60; i++) {
+        step_of(0);
+        in_a_row = strstr(world.trace, "read") == NULL ? in_a_row + 1 : 0;
+        most = in_a_row > most ? in_a_row : most;
+    }
+    assert_int_equal(most, 8);
+    assert_all_came_once();
+}
+
 /* ---- the purge ----------------------------------------------------------------------------------- */
 
 static void kept_events_are_purged_once_per_minute_or_until_none_are_left(void **state)
@@ -682,6 +711,8 @@ int main(void)
         ON(backlog_is_read_ahead_and_deleted_behind),
         ON(what_was_confirmed_is_deleted_before_the_lease_ends_or_is_renewed),
         ON(nothing_is_read_ahead_where_something_could_come_before_it),
+        ON(event_that_waits_for_its_turn_is_not_overtaken_by_what_is_read_ahead),
+        ON(after_eight_scans_ahead_one_begins_at_the_starting_points),
         ON(kept_events_are_purged_once_per_minute_or_until_none_are_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
