@@ -211,6 +211,20 @@ static void batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing(void *
     assert_int_equal(e->seen.begins, 0);
 }
 
+static void largest_batch_is_taken(void **state)
+{
+    struct engine *e = *state;
+    static struct semel__msg msgs[SEMEL_BATCH_MAX];
+    static struct semel_settled settled[SEMEL_BATCH_MAX];
+
+    for (size_t i = 0; i < SEMEL_BATCH_MAX; i++)
+        msgs[i] = msg("a", "ok"); /* copies: it runs once */
+    assert_ok(e, semel__inbox_process(&e->inbox, msgs, SEMEL_BATCH_MAX, settled, &e->err));
+    assert_int_equal(settled[0].act, SEMEL_ACK);
+    assert_int_equal(settled[SEMEL_BATCH_MAX - 1].why, SEMEL_WHY_DUPLICATE);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
 /* I9 */
 static void duplicate_is_given_the_outcome_of_the_original(void **state)
 {
@@ -645,6 +659,7 @@ int main(int argc, char **argv)
         ON_EACH(clean_batch_is_one_transaction_and_one_insert_a_message),
         ON_EACH(key_changes_with_those_in_its_order_only),
         ON_MEM(batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing),
+        ON_MEM(largest_batch_is_taken),
         ON_EACH(duplicate_is_given_the_outcome_of_the_original),
         ON_EACH(bad_ids_are_kept_with_their_reason_and_acknowledged),
         ON_EACH(position_of_a_message_without_id_is_no_real_id),

@@ -128,6 +128,27 @@ static void unknown_outcomes_open_the_breaker_in_the_middle_of_a_batch(void **st
     assert_int_equal(effects_of(e, "m10"), 0);
 }
 
+/* A10: nor of those that are stored, right after a start. */
+static void unknown_outcomes_end_a_tick_in_its_middle(void **state)
+{
+    struct engine *e = *state;
+    char ids[30][8];
+    struct semel__msg msgs[30];
+    size_t n;
+
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    for (size_t i = 0; i < COUNT(msgs); i++) {
+        snprintf(ids[i], sizeof ids[i], "m%02zu", i);
+        msgs[i] = msg(ids[i], "maybe");
+    }
+    assert_ok(e, semel__inbox_put_all(&e->inbox, msgs, COUNT(msgs), e->settled, &e->err));
+    assert_int_equal(semel__pump_tick(&route.pumps[0], e->now_us, &n, &e->err), SEMEL_RETRY);
+    assert_string_equal(e->err.text, "10 messages failed in a row: the route pauses");
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_UNKNOWN], 10);
+    assert_int_equal(effects_of(e, "m09"), 1);
+    assert_int_equal(effects_of(e, "m10"), 0);
+}
+
 static void a_success_of_any_pump_ends_the_row(void **state)
 {
     struct engine *e = *state;
@@ -160,6 +181,21 @@ static void one_pump_probes_and_its_success_opens_the_way_for_all(void **state)
     assert_int_equal(step(e, 0), 1);
     assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_CLOSED);
     assert_int_equal(step(e, 1), 2);
+}
+
+/* P63: a tick that finds nothing to run has tried nothing. */
+static void a_tick_without_work_gives_its_probe_back(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push_some(e, "m", 1, "ok");
+    fail_to_open(e);
+    e->now_us = route.breaker.now.next_us;
+    assert_ok(e, semel__pump_tick(&route.pumps[0], e->now_us, &n, &e->err));
+    assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(step(e, 1), 1); /* the other one need not wait */
+    assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_CLOSED);
 }
 
 /* What was begun before it opened lengthens no pause, and takes nobody's probe away. */
@@ -256,8 +292,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(failures_in_a_row_are_counted_over_all_pumps),
         CASE(unknown_outcomes_open_the_breaker_in_the_middle_of_a_batch),
+        CASE(unknown_outcomes_end_a_tick_in_its_middle),
         CASE(a_success_of_any_pump_ends_the_row),
         CASE(one_pump_probes_and_its_success_opens_the_way_for_all),
+        CASE(a_tick_without_work_gives_its_probe_back),
         CASE(late_failures_of_another_pump_change_nothing),
         CASE(a_probe_that_was_given_up_is_its_pumps_no_more),
         CASE(who_was_let_through_before_it_opened_runs_nothing),

@@ -681,6 +681,21 @@ static void corrected_copy_runs_and_the_message_keeps_its_payload(void **state)
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_REJECTED);
 }
 
+/* No broker brings the copy, or can bring it again. */
+static void corrected_copy_has_neither_position_nor_time_of_its_message(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg m = msg("a", "bad");
+
+    m.position = SEMEL_STR("p/1");
+    m.message_time_us = START_US - SECOND_US;
+    process_one(e, m);
+    corrected(e, "a", "ok", "a~1");
+    assert_str(row_of(e, "a").position, "p/1");
+    assert_int_equal(row_of(e, "a~1").position.n, 0);
+    assert_int_equal(row_of(e, "a~1").message_time_us, SEMEL_NONE);
+}
+
 static void copy_that_dies_is_corrected_again(void **state)
 {
     struct engine *e = *state;
@@ -929,6 +944,7 @@ int main(int argc, char **argv)
         ON_EACH(versions_discarded_together_are_passed_over_together),
         ON_EACH(corrected_copy_runs_and_the_message_keeps_its_payload),
         ON_EACH(discard_includes_what_an_earlier_one_has_woken),
+        ON_EACH(corrected_copy_has_neither_position_nor_time_of_its_message),
         ON_EACH(copy_that_dies_is_corrected_again),
         ON_EACH(number_in_an_id_is_never_counted_up),
         ON_EACH(keyed_effect_that_was_tried_is_corrected_only_by_force),

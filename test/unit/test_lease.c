@@ -510,6 +510,28 @@ static void leased_run_is_not_charged_when_the_world_fails(void **state)
     assert_int_equal(row.progress.attempts, 1);
 }
 
+/* It is claimed by then, so its lease must run out. */
+static void take_that_has_no_memory_for_its_message_fails_and_is_recovered(void **state)
+{
+    struct engine *e = *state;
+    struct semel_arena small;
+    struct held h = {0};
+
+    process_one(e, msg("a", "fail@1"));
+    e->now_us += 10 * SECOND_US;
+    semel__arena_init(&small, 1);
+    assert_int_equal(semel__lease_take(&e->inbox, 10, &small, h.leases, &h.n, &e->err), SEMEL_RETRY);
+    semel__arena_done(&small);
+    assert_int_equal(h.n, 0);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    expire(e);
+    assert_int_equal(recover(e), 1);
+    e->now_us += 100 * SECOND_US;
+    assert_ok(e, semel__inbox_work(&e->inbox, 10, &h.n, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
 /* A claim by `take` whose commit is unknown is left to recovery. */
 static void unknown_commit_of_a_take_is_recovered_and_runs_once(void **state)
 {
@@ -556,6 +578,7 @@ int main(int argc, char **argv)
         ON_EACH(retry_is_taken_alone_and_only_when_due),
         ON_EACH(row_without_its_payload_does_not_hold_up_the_others),
         ON_EACH(leased_run_is_not_charged_when_the_world_fails),
+        ON_EACH(take_that_has_no_memory_for_its_message_fails_and_is_recovered),
         ON_EACH(unknown_commit_of_a_take_is_recovered_and_runs_once),
     };
     engine_stores(argc, argv);

@@ -37,12 +37,24 @@ static struct semel__msg dated(const char *id, const char *payload, int64_t time
     return m;
 }
 
+/* A caller need not ask why. */
+static void failure_is_a_status_where_nobody_asks_for_the_error(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    fail_at(e, "begin", 1, FAULT_CONTENTION);
+    assert_int_equal(semel__inbox_recover(&e->inbox, 10, &n, NULL), SEMEL_RETRY);
+    assert_int_equal(semel__inbox_recover(&e->inbox, 10, &n, NULL), SEMEL_OK);
+}
+
 /* ---- the sweep ---------------------------------------------------------------------------------------- */
 
 #define KEYS 150
 
-/* Version 5 of each key fails and version 4 waits behind it; by the order of versions, that one is the first. */
-static void park_pairs(struct engine *e)
+/* One of each key fails and another one waits behind it. From the key `from` on that one has the lower version: by the
+ * order of versions, it is the first. */
+static void park_pairs(struct engine *e, size_t from)
 {
     static char ids[2 * KEYS][8], names[KEYS][8];
     struct semel__msg msgs[2 * KEYS];
@@ -52,8 +64,8 @@ static void park_pairs(struct engine *e)
         snprintf(ids[2 * i], sizeof ids[0], "a%03zu", i);
         snprintf(ids[2 * i + 1], sizeof ids[0], "b%03zu", i);
         snprintf(names[i], sizeof names[0], "k%03zu", i);
-        msgs[2 * i] = keyed(ids[2 * i], "fail", names[i], 5);
-        msgs[2 * i + 1] = keyed(ids[2 * i + 1], "ok", names[i], 4);
+        msgs[2 * i] = keyed(ids[2 * i], "fail", names[i], i < from ? 4 : 5);
+        msgs[2 * i + 1] = keyed(ids[2 * i + 1], "ok", names[i], i < from ? 5 : 4);
     }
     process(e, msgs, COUNT(msgs));
     assert_int_equal(state_of(e, "b000"), SEMEL_STATE_WAITING);
@@ -65,7 +77,7 @@ static void sweep_goes_on_where_the_last_one_stopped(void **state)
 {
     struct engine *e = *state;
 
-    park_pairs(e);
+    park_pairs(e, 0);
     assert_int_equal(sweep(e, 1000), 0); /* each has one before it, and waits rightly */
     assert_int_equal(sweep(e, 1000), 0);
     e->policy.order = SEMEL_ORDER_VERSION;
@@ -77,6 +89,18 @@ static void sweep_goes_on_where_the_last_one_stopped(void **state)
     assert_int_equal(sweep(e, 1000), 0);
     assert_int_equal(row_of(e, "b149").progress.due_us, e->now_us);
     assert_int_equal(row_of(e, "b149").progress.error_class, SEMEL_CLASS_BLOCKED);
+}
+
+/* A3 A5: a hundred keys that wait rightly hide none behind them. */
+static void sweep_finds_a_key_behind_many_that_wait_rightly(void **state)
+{
+    struct engine *e = *state;
+
+    park_pairs(e, KEYS - 1);
+    e->policy.order = SEMEL_ORDER_VERSION;
+    assert_int_equal(sweep(e, 1000), 0);
+    assert_int_equal(sweep(e, 1000), 1);
+    assert_int_equal(row_of(e, "b149").progress.due_us, e->now_us);
 }
 
 /* A3 A5: nobody would ever wake what waits behind a dead one, once there is no order any more. */
@@ -581,7 +605,9 @@ static void round_of_the_house_counts_what_it_did_itself(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        ON_EACH(failure_is_a_status_where_nobody_asks_for_the_error),
         ON_EACH(sweep_goes_on_where_the_last_one_stopped),
+        ON_EACH(sweep_finds_a_key_behind_many_that_wait_rightly),
         ON_EACH(without_an_order_all_that_waits_is_woken),
         ON_SQLITE(gap_without_a_timer_gets_a_new_one),
         ON_EACH(retries_end_at_the_cap),

@@ -140,6 +140,20 @@ static void a_clock_far_off_makes_a_token_all_the_same(void **state)
     }
 }
 
+/* A7: the unit behind the last one is for a row that was touched in the last one. */
+static void a_row_of_the_last_moment_gets_a_token_above_all(void **state)
+{
+    struct giver g = giver_of(8);
+    int64_t highest = 0;
+
+    (void)state;
+    for (int i = 0; i < 2 * 1024; i++) {
+        const int64_t token = give(&g, SEMEL_EFFECT_ATOMIC, INT64_MAX, SEMEL_NONE);
+        highest = token > highest ? token : highest;
+    }
+    assert_true(give(&g, SEMEL_EFFECT_ATOMIC, INT64_MAX, semel__token_us(highest)) > highest);
+}
+
 static void an_old_token_goes_by_the_consumers_effect(void **state)
 {
     struct semel_policy policy;
@@ -182,6 +196,7 @@ int main(void)
         cmocka_unit_test(a_token_is_not_the_one_before_plus_something),
         cmocka_unit_test(a_token_is_above_whatever_its_row_has_seen),
         cmocka_unit_test(a_clock_far_off_makes_a_token_all_the_same),
+        cmocka_unit_test(a_row_of_the_last_moment_gets_a_token_above_all),
         cmocka_unit_test(an_old_token_goes_by_the_consumers_effect),
         cmocka_unit_test(a_token_in_a_double_is_noticed),
     };
