@@ -5,6 +5,9 @@
  * The arena is a list of blocks. New memory is cut from the head block; a large request gets a block of its own
  * behind the head, so that the free end of the head stays in use.
  *
+ * With AddressSanitizer, what is not given out may not be touched: behind each array is a gap of one element, so that
+ * a step past its end is noticed.
+ *
  * Invariants: `used` is the sum of the capacities of all blocks, and never more than `max`; a
  * block's `fill` never passes its `cap`; every pointer given out is aligned to ALIGN.
  */
@@ -14,7 +17,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define WATCHED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WATCHED 1
+#endif
+#endif
+#ifdef WATCHED
+#include <sanitizer/asan_interface.h>
+#define GAP(size) ((size) < GAP_MAX ? (size) : GAP_MAX)
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define GAP(size) ((size_t)0)
+#endif
+
 #define ALIGN 16
+#define GAP_MAX ((size_t)1024)
 #define BLOCK_MIN ((size_t)4096)
 #define BLOCK_MAX ((size_t)262144)
 
@@ -92,6 +112,7 @@ void semel__arena_reset(struct semel_arena *arena)
     free_blocks(head->next);
     head->next = NULL;
     head->fill = 0;
+    ASAN_POISON_MEMORY_REGION(head->bytes, head->cap);
     arena->used = head->cap;
 }
 
@@ -110,6 +131,7 @@ static struct semel_arena_block *block_new(struct semel_arena *arena, size_t cap
     if (block == NULL)
         return NULL;
     *block = (struct semel_arena_block){.cap = cap};
+    ASAN_POISON_MEMORY_REGION(block->bytes, cap);
     arena->used += cap;
     return block;
 }
@@ -147,12 +169,12 @@ static struct semel_arena_block *block_for(struct semel_arena *arena, size_t nee
 }
 
 /* Sizes are rounded up to ALIGN, so that the next allocation is aligned too. */
-static void *arena_take(struct semel_arena *arena, size_t size)
+static void *arena_take(struct semel_arena *arena, size_t size, size_t gap)
 {
     size_t need;
     if (size == 0)
         size = 1;
-    if (__builtin_add_overflow(size, (size_t)(ALIGN - 1), &need))
+    if (__builtin_add_overflow(size, (size_t)(ALIGN - 1) + gap, &need))
         return NULL;
     need &= ~(size_t)(ALIGN - 1);
 
@@ -161,6 +183,7 @@ static void *arena_take(struct semel_arena *arena, size_t size)
         return NULL;
     char *p = block->bytes + block->fill;
     block->fill += need;
+    ASAN_UNPOISON_MEMORY_REGION(p, size);
     return p;
 }
 
@@ -169,7 +192,7 @@ void *semel__arena_alloc(struct semel_arena *arena, size_t count, size_t size)
     size_t total;
     if (__builtin_mul_overflow(count, size, &total))
         return NULL;
-    void *p = arena_take(arena, total);
+    void *p = arena_take(arena, total, GAP(size));
     if (p != NULL)
         memset(p, 0, total);
     return p;
@@ -184,7 +207,7 @@ bool semel__arena_copy(struct semel_arena *arena, struct semel_str s, struct sem
     size_t total;
     if (__builtin_add_overflow(s.n, (size_t)1, &total))
         return false;
-    char *p = arena_take(arena, total);
+    char *p = arena_take(arena, total, GAP(1));
     if (p == NULL)
         return false;
     memcpy(p, s.p, s.n);

@@ -4,6 +4,10 @@
  */
 #include "unit.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 static void a_size_that_overflows_is_refused(void **state)
 {
     (void)state;
@@ -83,21 +87,34 @@ static void an_arena_gives_zeroed_and_aligned_memory_even_after_a_reset(void **s
     assert_int_equal(arena.used, 0);
 }
 
+/* What an arena uses up for an array: with AddressSanitizer there is a gap of one element behind it. */
+static size_t room_for(size_t count, size_t size)
+{
+    struct semel_arena arena;
+    semel__arena_init(&arena, 1 << 20);
+    const char *a = semel__arena_alloc(&arena, count, size), *b = semel__arena_alloc(&arena, count, size);
+    const size_t room = (size_t)(b - a);
+    semel__arena_done(&arena);
+    return room;
+}
+
 static void an_arena_never_holds_more_than_its_bound(void **state)
 {
+    const size_t room = room_for(1, 48);
     (void)state;
+    assert_in_range(room, 48, 96);
     for (size_t max = 0; max < 20000; max += 1237) {
         struct semel_arena arena;
         semel__arena_init(&arena, max);
         size_t given = 0;
         while (given <= max && semel__arena_alloc(&arena, 1, 48) != NULL)
-            given += 48;
+            given += room;
         assert_true(given <= max);
         assert_true(arena.used <= max);
-        assert_true(given + 48 + 48 * 16 > max); /* little of it is wasted */
+        assert_true(given + room + room * 16 > max); /* little of it is wasted */
         assert_null(semel__arena_alloc(&arena, 1, max + 1));
         semel__arena_reset(&arena);
-        if (max >= 48)
+        if (max >= room)
             assert_non_null(semel__arena_alloc(&arena, 1, 48));
         semel__arena_done(&arena);
     }
@@ -105,6 +122,7 @@ static void an_arena_never_holds_more_than_its_bound(void **state)
 
 static void a_large_request_does_not_waste_the_block_in_use(void **state)
 {
+    const size_t room = room_for(16, 1);
     (void)state;
     struct semel_arena arena;
     semel__arena_init(&arena, 1 << 20);
@@ -112,9 +130,31 @@ static void a_large_request_does_not_waste_the_block_in_use(void **state)
     char *large = semel__arena_alloc(&arena, 100000, 1);
     char *b = semel__arena_alloc(&arena, 16, 1);
     assert_non_null(large);
-    assert_ptr_equal(a + 16, b);
-    assert_int_equal(arena.used, 4096 + 100000);
+    assert_ptr_equal(a + room, b);
+    assert_int_equal(arena.used, 4096 + 100000 + room - 16); /* of single bytes, too */
     semel__arena_done(&arena);
+}
+
+/* One past the end of an array, and what a reset has taken back. */
+static void a_sanitizer_sees_what_an_arena_has_not_given_out(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    struct semel_arena arena;
+    semel__arena_init(&arena, 1 << 20);
+    char *a = semel__arena_alloc(&arena, 3, 16), *b = semel__arena_alloc(&arena, 1, 5);
+    assert_false(__asan_address_is_poisoned(a) || __asan_address_is_poisoned(a + 47));
+    assert_true(__asan_address_is_poisoned(a + 48) && __asan_address_is_poisoned(a + 63));
+    assert_false(__asan_address_is_poisoned(b) || __asan_address_is_poisoned(b + 4));
+    assert_true(__asan_address_is_poisoned(b + 5));
+    semel__arena_reset(&arena);
+    assert_true(__asan_address_is_poisoned(a));
+    assert_ptr_equal(semel__arena_alloc(&arena, 1, 1), a);
+    assert_false(__asan_address_is_poisoned(a));
+    semel__arena_done(&arena);
+#else
+    skip();
+#endif
 }
 
 static void an_arena_survives_a_failed_allocation(void **state)
@@ -172,6 +212,7 @@ int main(void)
         cmocka_unit_test(an_arena_gives_zeroed_and_aligned_memory_even_after_a_reset),
         cmocka_unit_test(an_arena_never_holds_more_than_its_bound),
         cmocka_unit_test(a_large_request_does_not_waste_the_block_in_use),
+        cmocka_unit_test(a_sanitizer_sees_what_an_arena_has_not_given_out),
         cmocka_unit_test(an_arena_survives_a_failed_allocation),
         cmocka_unit_test(a_copy_keeps_every_byte_and_adds_a_nul),
         cmocka_unit_test(not_given_and_empty_stay_different_in_a_copy),
