@@ -44,6 +44,7 @@ async function consume(queue) {
   connection.on('error', (error) => console.error(`broker: ${error.message}`));
   const channel = await connection.createChannel();
   channel.on('error', (error) => console.error(`channel: ${error.message}`));
+  channel.on('close', () => connection.close().catch(() => {})); // nothing comes without it, and the loop begins again
   await channel.prefetch(50);
   await channel.consume(queue, (message) => {
     if (message) settle(channel, message).catch(stop);

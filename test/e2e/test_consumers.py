@@ -156,6 +156,30 @@ def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, bro
     assert eye("SELECT count(*) FROM semel.inbox WHERE status = 'dead' AND payload IS NULL")[0][0] == 0
 
 
+def connections(port):
+    """Those of clients to this port of the machine."""
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in table)
+
+
+# A channel that the broker closes takes its connection with it
+@pytest.mark.parametrize("name", ["rabbitmq_consumer.js"])
+def test_example_waits_for_its_queue_on_one_connection(name, pg_server, broker, tmp_path):  # noqa: F811
+    shop = Shop(pg_server, "late_queue")
+    eye = Eye(shop)
+    eye("DROP TABLE ledger;" + (EXAMPLES / "schema.sql").read_text())
+    consumer = Consumer(name, shop, "late_queue", tmp_path, broker)
+    consumer.start()
+    try:
+        wait_for(lambda: consumer.log.read_text().count("broker unavailable") >= 4, "the consumer has tried", 60)
+        wait_for(lambda: connections(broker.port) <= 1, "the connections are closed", 10)
+        broker.queue("late_queue")
+        broker.send("late_queue", [("m1", b'{"account": "a", "cents": 5}', None)])
+        wait_for(lambda: eye("SELECT cents FROM ledger") == [(5,)], "it is booked", 60)
+    finally:
+        consumer.stop()
+
+
 # What nobody can record ends the process, and names what to do
 @pytest.mark.parametrize("name", MODULES)
 def test_example_without_a_schema_ends_with_its_name(name, pg_server, tmp_path, broker):  # noqa: F811
