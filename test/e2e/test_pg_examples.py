@@ -119,8 +119,8 @@ def test_every_message_delivered_twice_takes_effect_once_and_never_again(pg_serv
     assert shop.sql("SELECT status, attempts, payload IS NOT NULL FROM semel.inbox WHERE message_id = 'evt-bad'") == [
         ("dead", "1", "t")]
     # P31: what is no JSON is kept as it came, and the consumer goes on
-    poison = {"p1": "no JSON", "p2": '{"account": "\\u0000", "cents": 1}', "p3": "", "p4": '{"cents": 1', "p5": "nul \0",
-              "good": '{"account": "last", "cents": 1}'}
+    poison = {"p1": "no JSON", "p2": '{"account": "\\u0000", "cents": 1}', "p3": "", "p4": '{"cents": 1',
+              "p5": "nul \0", "good": '{"account": "last", "cents": 1}'}
     assert deliver(command, env, poison, [*poison] * 2) == [
         *([name, *(["run", "new"] if name == "good" else ["ack", "new"])] for name in poison),
         *([name, "ack", "duplicate" if name == "good" else "dead"] for name in poison)]
