@@ -423,7 +423,20 @@ static semel_status count_large(struct work *work, const struct item *item, stru
                              err);
 }
 
-/* Parked messages are counted only when one more is about to be parked: a route may have many. */
+/* Parked messages are counted only when one more is about to be parked: a route may have many. Rows that a put has
+ * inserted wait already, but whether they stay is just being judged: they are left out. */
+static semel_status count_parked(struct work *work, struct semel_error *err)
+{
+    const struct semel_policy *policy = work->inbox->policy;
+    int64_t own = 0, n = 0;
+    for (size_t i = 0; work->mode == WORK_STORE && i < work->batch.n_items; i++)
+        own += work->batch.items[i].inserted;
+    semel_status status = semel_store_parked(work->inbox->store, policy->consumer, policy->parked_consumer_max + own,
+                                             &n, err);
+    work->parked = n - own;
+    return status;
+}
+
 static semel_status judge_delivery(struct work *work, struct item *item, struct semel_facts *facts,
                                    struct semel_error *err)
 {
@@ -441,7 +454,7 @@ static semel_status judge_delivery(struct work *work, struct item *item, struct 
         item->key->shut = true;
     if (!parks || work->parked != SEMEL_NONE)
         return SEMEL_OK;
-    status = semel_store_parked(work->inbox->store, policy->consumer, policy->parked_consumer_max, &work->parked, err);
+    status = count_parked(work, err);
     facts->route_parked = work->parked;
     if (status == SEMEL_OK)
         semel__verdict_deliver(policy, item->msg, facts, &item->verdict);

@@ -246,6 +246,20 @@ static void past_the_parking_bound_the_source_keeps_the_rest_of_the_key(void **s
     assert_int_equal(state_of(e, "c"), SEMEL_STATE_ABSENT);
 }
 
+/* What the batch itself has inserted is not parked before it is judged: else a large batch would leave no room for any. */
+static void rows_of_the_batch_itself_leave_room_for_those_that_wait(void **state)
+{
+    struct engine *e = *state;
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    e->policy.parked_consumer_max = 2;
+    const struct semel__msg msgs[] = {keyed("a", "ok", "k", SEMEL_NONE), keyed("b", "ok", "k", SEMEL_NONE),
+                                      keyed("c", "ok", "k", SEMEL_NONE), keyed("d", "ok", "k", SEMEL_NONE)};
+    put_all(e, msgs, COUNT(msgs));
+    for (size_t i = 0; i < COUNT(msgs); i++)
+        assert_int_equal(e->settled[i].act, i < 3 ? SEMEL_ACK : SEMEL_LATER);
+    assert_int_equal(state_of(e, "d"), SEMEL_STATE_ABSENT);
+}
+
 /* ---- the same as one by one --------------------------------------------------------------------------- */
 
 #define ROUNDS 60
@@ -339,6 +353,7 @@ int main(int argc, char **argv)
         ON_EACH(an_unknown_commit_is_read_again),
         ON_EACH(what_the_world_left_undecided_is_later),
         ON_EACH(past_the_parking_bound_the_source_keeps_the_rest_of_the_key),
+        ON_EACH(rows_of_the_batch_itself_leave_room_for_those_that_wait),
         ON_MEM(a_batch_equals_one_put_after_the_other),
         ON_SQLITE(a_batch_equals_one_put_after_the_other),
     };
