@@ -358,6 +358,22 @@ static semel_status purge(struct semel_pump *pump, int64_t now_us, size_t *ret_n
     return status;
 }
 
+/* Runs stored work, and reports to the breaker how its handlers did: all failures in a row, not one per tick. */
+static semel_status work(struct semel_pump *pump, size_t max, int64_t now_us, size_t *ret_n, struct semel_error *err)
+{
+    const struct semel_inbox *inbox = pump->inbox;
+    const uint64_t done = inbox->counts.done;
+    int failures = inbox->failures;
+    semel_status status = semel__inbox_work(pump->inbox, max, ret_n, err);
+    if (inbox->counts.done > done || inbox->failures < failures) {
+        semel__route_breaker_success(pump->breaker);
+        failures = 0;
+    }
+    for (; failures < inbox->failures; failures++)
+        semel__pump_fail(pump, SEMEL_CLASS_TRANSIENT, inbox->why, now_us);
+    return status;
+}
+
 semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
 {
     size_t n = 0;
@@ -365,7 +381,6 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
-    uint64_t done = pump->inbox->counts.done, failed = pump->inbox->counts.failed;
     semel_status status = connect_store(pump, now_us, err); /* stored work needs no broker */
     if (status != SEMEL_OK) {
         end_probe(pump, now_us);
@@ -375,13 +390,8 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     status = semel__inbox_recover(pump->inbox, pump->tick_max, &n, err);
     if (status == SEMEL_OK && pump->put_only)
         status = semel__inbox_gaps(pump->inbox, pump->tick_max, ret_n, err);
-    else if (status == SEMEL_OK) {
-        status = semel__inbox_work(pump->inbox, gate == SEMEL_GATE_PROBE ? 1 : pump->tick_max, ret_n, err);
-        if (pump->inbox->counts.done > done)
-            semel__route_breaker_success(pump->breaker);
-        else if (pump->inbox->counts.failed > failed)
-            semel__pump_fail(pump, SEMEL_CLASS_TRANSIENT, pump->inbox->why, now_us);
-    }
+    else if (status == SEMEL_OK)
+        status = work(pump, gate == SEMEL_GATE_PROBE ? 1 : pump->tick_max, now_us, ret_n, err);
     *ret_n += n;
     if (status == SEMEL_OK)
         status = semel__inbox_sweep(pump->inbox, pump->tick_max, &n, err);

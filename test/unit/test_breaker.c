@@ -147,6 +147,7 @@ static void unknown_outcomes_end_a_tick_in_its_middle(void **state)
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_UNKNOWN], 10);
     assert_int_equal(effects_of(e, "m09"), 1);
     assert_int_equal(effects_of(e, "m10"), 0);
+    assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_OPEN); /* or the next tick would run nine more */
 }
 
 static void a_success_of_any_pump_ends_the_row(void **state)
