@@ -48,6 +48,20 @@ bool semel__same_word(struct semel_str a, const char *z)
     return i == a.n && z[i] == '\0';
 }
 
+int64_t semel__named_number(struct semel_str list, const char *name, int64_t max)
+{
+    const size_t n = strlen(name);
+    for (size_t i = 0; i + n < list.n; i++) {
+        int64_t number = 0;
+        if (!semel__begins_with((struct semel_str){list.p + i, list.n - i}, name))
+            continue;
+        for (size_t k = i + n; k < list.n && semel__is_digit(list.p[k]); k++)
+            number = number < max ? 10 * number + (list.p[k] - '0') : max;
+        return number < max ? number : max;
+    }
+    return -1;
+}
+
 bool semel__str_eqz(struct semel_str a, const char *z)
 {
     return semel__str_eq(a, semel__str(z));

@@ -137,16 +137,8 @@ static void keep_word(struct http_call *c, struct semel_str value)
 /* "timeout=5, max=100": half of it. A server without a time may close after two seconds (gunicorn does). */
 static int64_t idle_of(struct semel_str value)
 {
-    static const char word[] = "timeout=";
-    int64_t seconds = 0;
-    for (size_t i = 0; i + sizeof word - 1 < value.n; i++) {
-        if (!semel__begins_with((struct semel_str){value.p + i, value.n - i}, word))
-            continue;
-        for (size_t k = i + sizeof word - 1; k < value.n && semel__is_digit(value.p[k]); k++)
-            seconds = seconds < IDLE_MAX_S ? 10 * seconds + (value.p[k] - '0') : IDLE_MAX_S;
-        return (seconds < IDLE_MAX_S ? seconds : IDLE_MAX_S) * SECOND_US / 2;
-    }
-    return HTTP_IDLE_US;
+    const int64_t seconds = semel__named_number(value, "timeout=", IDLE_MAX_S);
+    return seconds < 0 ? HTTP_IDLE_US : seconds * SECOND_US / 2;
 }
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */

@@ -33,6 +33,7 @@
 #define QUEUE_MAX ((size_t)64 << 20)
 #define FLUSH_ABOVE 16384 /* more does not wait for the end of the loop's turn */
 #define HOST_MAX 256
+#define KEEP_ALIVE_MAX_S 100000
 #define NEVER UINT64_MAX
 
 struct link {
@@ -439,19 +440,17 @@ static void flush(struct link *link)
 
 /* ==== reading ==================================================================================== */
 
-/* The time for which the server will keep an idle connection, in ms; 0: it does not say. */
-static uint64_t keep_alive_ms(const struct semel_parse *parse)
+/* How long the connection may be idle and be used again, in ms: half of what the server's Keep-Alive allows. */
+static uint64_t keep_ms(const struct semel_parse *parse)
 {
     for (size_t i = 0; i < parse->n_fields; i++) {
-        struct semel_str value = parse->fields[i].value;
-        int64_t seconds = 0;
-        if (!semel__same_word(parse->fields[i].name, "keep-alive") || !semel__begins_with(value, "timeout="))
+        if (!semel__same_word(parse->fields[i].name, "keep-alive"))
             continue;
-        for (size_t at = 8; at < value.n && semel__is_digit(value.p[at]) && seconds < 100000; at++)
-            seconds = seconds * 10 + (value.p[at] - '0');
-        return (uint64_t)seconds * 1000;
+        const int64_t seconds = semel__named_number(parse->fields[i].value, "timeout=", KEEP_ALIVE_MAX_S);
+        if (seconds >= 0 && seconds * 500 < SEMEL_UPSTREAM_IDLE_MS)
+            return (uint64_t)seconds * 500;
     }
-    return 0;
+    return SEMEL_UPSTREAM_IDLE_MS;
 }
 
 static bool reusable(const struct link *link, bool rest)
@@ -468,9 +467,8 @@ static void answered(struct link *link, bool rest)
 {
     struct semel_upstream_call *call = link->call;
     if (reusable(link, rest)) { /* before `done`, which may start the next call with it */
-        uint64_t hint = keep_alive_ms(&link->parse);
         link->call = NULL;
-        link->keep_ms = hint > 0 && hint / 2 < SEMEL_UPSTREAM_IDLE_MS ? hint / 2 : SEMEL_UPSTREAM_IDLE_MS;
+        link->keep_ms = keep_ms(&link->parse);
         link->idle_at = uv_now(link->up->loop);
         link->progress = true;
         link->resumes = false;
