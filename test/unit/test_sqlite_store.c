@@ -562,9 +562,9 @@ static void check_plans(struct world *w)
         if (sql->text != NULL && !semel__sqlite_statements[id].maps)
             check_plan(w, sql->text,
                        strncmp(sql->name, "semel_group_", 12) == 0 || id == SQL_outbox_read ||
-                           id == SQL_mapped_renumber || id == SQL_shard_list || id == SQL_idempotency_causes ||
-                           id == SQL_scan_still_keys || id == SQL_scan_still_keys_version ||
-                           strncmp(sql->name, "semel_event_", 12) == 0);
+                           id == SQL_outbox_groups || id == SQL_mapped_renumber || id == SQL_shard_list ||
+                           id == SQL_idempotency_causes || id == SQL_scan_still_keys ||
+                           id == SQL_scan_still_keys_version || strncmp(sql->name, "semel_event_", 12) == 0);
     }
 }
 
