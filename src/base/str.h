@@ -50,7 +50,7 @@ bool semel__str_eqz(struct semel_str a, const char *z);
 uint64_t semel__str_hash(uint64_t before, struct semel_str s);
 /* A whole decimal int64, no blanks, no plus sign; false when it is anything else. */
 bool semel__str_int64(struct semel_str s, int64_t *ret);
-/* The number behind `name`, in either case, in a list such as "timeout=5, max=100"; at most `max`. -1: it is not there. */
+/* The number behind `name`, in either case, in a list like "timeout=5, max=100"; at most `max`. -1: it is not there. */
 int64_t semel__named_number(struct semel_str list, const char *name, int64_t max);
 /* The value of a hexadecimal digit in either case; -1: it is none. */
 int semel__hex_value(char c);

@@ -843,8 +843,8 @@ def test_what_is_stored_is_taken_whatever_the_setting_says(db):
 # I3: a join over a list with repeated ids calls begin for each line of it, whatever the planner knows of the list
 @pytest.mark.parametrize("form", ["text", "uuid", "bigint"])
 def test_repeated_ids_of_a_join_are_begun_once(db, form):
-    ids = {"text": "'id-' || i %% 10", "uuid": "lpad((i %% 10)::text, 32, '0')::uuid", "bigint": "(i %% 10)::bigint"}[form]
-    committed(db, f"CREATE TABLE list AS SELECT {ids} AS id FROM generate_series(1, 5000) AS i")
+    ids = {"text": "'id-' || i %% 10", "uuid": "lpad((i %% 10)::text, 32, '0')::uuid", "bigint": "(i %% 10)::bigint"}
+    committed(db, f"CREATE TABLE list AS SELECT {ids[form]} AS id FROM generate_series(1, 5000) AS i")
     committed(db, "ANALYZE list")
     acts = ask(db, "SELECT b.act, count(*) FROM list CROSS JOIN LATERAL semel.inbox_begin('billing', list.id) AS b"
                    " GROUP BY b.act")

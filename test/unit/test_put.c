@@ -246,7 +246,7 @@ static void past_the_parking_bound_the_source_keeps_the_rest_of_the_key(void **s
     assert_int_equal(state_of(e, "c"), SEMEL_STATE_ABSENT);
 }
 
-/* What the batch itself has inserted is not parked before it is judged: else a large batch would leave no room for any. */
+/* What the batch itself has inserted is not parked before it is judged: else a large one would leave no room at all. */
 static void rows_of_the_batch_itself_leave_room_for_those_that_wait(void **state)
 {
     struct engine *e = *state;
