@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-int fsync(int fd);
-int fdatasync(int fd);
+__attribute__((visibility("default"))) int fsync(int fd);
+__attribute__((visibility("default"))) int fdatasync(int fd);
 
 static long long now_ns(void)
 {
