@@ -20,8 +20,9 @@
  * and nothing has to be proven (SQLite). STOPS: leases and clocks do not count: a lease may end while its relay is
  * inside a call, as if the process was stopped there, and a call may begin after it. RUNS: the sink takes consecutive
  * events of an aggregate in one request, whole or not at all. AHEAD: the same, and while a call is on its way the relay
- * deletes what the call before has confirmed, and reads on. LATE: a request without an answer may reach the broker at
- * any later time. ORDER_ONLY: an aggregate may go back.
+ * deletes what the call before has confirmed, and reads on. BEHIND: the relay may look at the end of a round how far a
+ * run of events of one aggregate reaches, and reads behind it, too, from then on. LATE: a request without an answer may
+ * reach the broker at any later time. ORDER_ONLY: an aggregate may go back.
  * Macros that remove a guard have the prefix NO_. The model must fail with each of them.
  */
 #ifndef A_PUTS
@@ -236,7 +237,7 @@ inline set_aside(set, with_due)
 }
 
 /* outbox_read */
-inline read_rows(above)
+inline read_rows(above, rows, held, last_row, exhausted)
 {
     rows = 0;
     held = 0;
@@ -265,8 +266,21 @@ inline read_rows(above)
 
 /* ---- core/starts.c ------------------------------------------------------------------------------- */
 
+/* semel__relay_behind_forget. What is known of a run ends with the proof, too: starts.given_up. */
+inline forget_run()
+{
+#ifdef BEHIND
+    run_from = 0;
+    passed = 0;
+    hot = 0
+#else
+    skip
+#endif
+}
+
 inline starts_forget()
 {
+    forget_run();
     at = 0;
     base = 0;
     floor = 0;
@@ -314,6 +328,9 @@ inline starts_note(seq, seen)
 /* semel__starts_ended, when one of those that were set apart is not among `seen`. */
 inline starts_ended(seen)
 {
+#ifndef NO_RUN_FORGOTTEN
+    forget_run();
+#endif
     apart = apart & (seen);
     noted = false;
     noted_seq = 0;
@@ -359,11 +376,31 @@ inline starts_scanned()
 #define ALL_SENT (sends == rows && moves == 0 && !any_aside)
 #endif
 
+#ifdef BEHIND /* was_read_up_to */
+#define READ_BEHIND(n) (beyond_read && (beyond_all || beyond_last >= (n)) && (hot & AGGREGATE(n)) == 0)
+#else
+#define READ_BEHIND(n) false
+#endif
 #ifdef NO_LOWEST_FIRST
 #define LOWEST(n) true
 #else
-#define LOWEST(n) ((exhausted || last_row >= (n)) && (rows & MATES(n) & BELOW(n)) == 0)
+#define LOWEST(n) ((exhausted || last_row >= (n) || READ_BEHIND(n)) && (rows & MATES(n) & BELOW(n)) == 0)
 #endif
+
+#if defined(NO_FLOOR_BEHIND) || defined(SINGLE_WRITER)
+#define PROVEN_UP_TO(n) last
+#else
+#define PROVEN_UP_TO(n) (n)
+#endif
+#ifdef BEHIND /* what follows the scan from the start on; what was noted by then */
+#define LOOKED looked
+#define NOTE_WINDOWS skip
+#else
+#define LOOKED scanned
+#define NOTE_WINDOWS starts_scanned()
+#endif
+/* semel__relay_behind_usable: `end` is that of what was read from the start on. */
+#define USABLE(end, proven) (passed != 0 && passed <= PROVEN_UP_TO(proven) && run_from <= (end) && (end) < passed)
 
 /* What is not needed any more must not tell states apart. */
 inline forget_scan()
@@ -373,6 +410,13 @@ inline forget_scan()
     last_row = 0;
     exhausted = false;
     scans = 0;
+#ifdef BEHIND
+    beyond = 0;
+    beyond_held = 0;
+    beyond_last = 0;
+    beyond_all = false;
+    beyond_read = false;
+#endif
     n = 0
 }
 
@@ -399,6 +443,9 @@ inline forget_round()
     smooth = false;
     reads = false;
     from = 0;
+#ifdef BEHIND
+    window_end = 0;
+#endif
     quiet = false;
     busy--;
     outbox_before = 0;
@@ -428,6 +475,12 @@ proctype Relay(bool first)
     bool reads, smooth;                        /* this call has such a scan; all of the call was confirmed */
     byte from, stage;                          /* where it starts; what comes next of it: below */
     byte sure;                                 /* the floor, when the scan began */
+#ifdef BEHIND
+    byte run_from, passed, hot;                /* struct behind: from there on, up to there, only of this aggregate */
+    byte beyond, beyond_held, beyond_last;     /* of the scan behind it */
+    bool beyond_all, beyond_read;
+    byte window_end;                           /* of what was read from the start on, if there is more; or 0 */
+#endif
     bool quiet;                                /* ghosts: the round began in a calm world, alone, ... */
     byte outbox_before, aside_before;          /* ... and what was there */
 
@@ -488,7 +541,7 @@ step:
             base = (owned -> base : 0);
             owner = token;
             if
-            :: !owned -> forget_ahead()
+            :: !owned -> forget_ahead(); forget_run()
             :: else
             fi;
             owned = true;
@@ -533,10 +586,10 @@ scan:
     /* read_events: outbox_read */
     atomic {
         MAY_FAIL;
-        d_step { sure = floor; read_rows(at) }
+        d_step { sure = floor; read_rows(at, rows, held, last_row, exhausted) }
 #if !defined(NO_LOOK_AFTER_SCAN) && !defined(NO_LOOK)
         if
-        :: apart == 0 -> goto scanned
+        :: apart == 0 -> goto LOOKED
         :: else
         fi
 #endif
@@ -555,6 +608,38 @@ scan:
         fi
     }
 #endif
+#ifdef BEHIND
+looked:
+    atomic { /* note_windows; read_behind */
+        starts_scanned();
+        if
+        :: !exhausted && USABLE(last_row, sure)
+        :: else -> goto scanned
+        fi;
+        MAY_FAIL;
+        d_step { read_rows(passed, beyond, beyond_held, beyond_last, beyond_all); beyond_read = true }
+        if
+        :: apart == 0 -> goto scanned
+        :: else
+        fi
+    }
+    atomic { /* outbox_holders, a later statement */
+        if
+#ifndef NO_LOOK_BEHIND
+        :: (apart & holds) != apart ->
+            d_step {
+                starts_ended(holds);
+                beyond = 0;
+                beyond_held = 0;
+                beyond_last = 0;
+                beyond_all = false;
+                beyond_read = false
+            }
+#endif
+        :: else
+        fi
+    }
+#endif
 scanned:
     /* note_windows; aside_read, a later statement; plan */
     atomic {
@@ -567,8 +652,13 @@ scanned:
         d_step {
             if
             :: ahead -> quiet = false; outbox_before = 0; aside_before = 0 /* it looks at a part only */
-            :: else -> starts_scanned()
+            :: else -> NOTE_WINDOWS
             fi;
+#ifdef BEHIND
+            window_end = (exhausted -> 0 : last_row);
+            rows = rows | beyond;
+            held = held | beyond_held;
+#endif
             n = 1;
             do
             :: n <= EVENTS ->
@@ -578,6 +668,9 @@ scanned:
                     sends_aside = (LOWEST(n) && !(down && IN(of_a, n)) -> sends_aside | BIT(n) : sends_aside)
                 :: else
                 fi;
+#if defined(BEHIND) && !defined(NO_RUN_STOPPED)
+                stop = (IN(beyond, n) -> stop | hot : stop); /* plan_events */
+#endif
                 if /* plan_event */
                 :: !IN(rows, n) || (!IN(held, n) && (stop & AGGREGATE(n)) != 0)
                 :: IN(rows & held, n) ->
@@ -682,7 +775,7 @@ scanned:
     :: atomic { /* ... reads on ... */
             stage == 2 ->
             d_step {
-                read_rows(from);
+                read_rows(from, rows, held, last_row, exhausted);
                 ahead = rows != 0;
                 from = 0;
 #ifdef NO_LOOK_AHEAD
@@ -793,6 +886,29 @@ scanned:
         }
     :: (moves | sends | sends_aside | stage | ok | ok_aside | failed | refused) == 0 && (gone == 0 || called) -> break
     od;
+#ifdef BEHIND
+    /* semel__relay_behind_search: a run is never shorter than it is taken for, so it may be taken for any shorter one */
+    atomic {
+        if
+        :: true -> goto done
+        :: window_end != 0 -> MAY_FAIL
+        fi;
+        if
+        :: USABLE(window_end, floor)
+        :: else ->
+            run_from = window_end;
+            passed = window_end;
+            if
+            :: hot = 1
+            :: hot = 2
+            fi
+        fi;
+        do
+        :: passed < PROVEN_UP_TO(floor) && (!IN(outbox, passed + 1) || (hot & AGGREGATE(passed + 1)) != 0) -> passed++
+        :: break
+        od
+    }
+#endif
 done:
     atomic {
         assert(!quiet || owner != token || (outbox & ~gone) != outbox_before || aside != aside_before || COMPLETE);

@@ -18,6 +18,7 @@ MEMORY_MB = 12000 if LONG else 1000
 STILL = "FAILURES=0 EXPIRIES=0 REFUSALS=0 UNKNOWNS=0 TROUBLES=0 "
 ONE = "SINGLE_WRITER B_PUTS=0 "
 AHEAD = "AHEAD ROWS=1 "
+BEHIND = "BEHIND ROWS=1 "
 WORLDS = {
     "inbox-atomic": "ATOMIC",
     "inbox-keyed": "KEYED",
@@ -44,6 +45,7 @@ WORLDS = {
     "outbox-ahead-crash": ONE + AHEAD + "EXPIRIES=0 UNKNOWNS=0",
     "outbox-ahead-down": "SINGLE_WRITER AHEAD FAILURES=0 EXPIRIES=0 UNKNOWNS=0 REFUSALS=0",
     "outbox-ahead-once": ONE + AHEAD + "FAILURES=0 EXPIRIES=0 UNKNOWNS=0 GIFTS=1 ONCE",
+    "outbox-behind": "SINGLE_WRITER " + BEHIND + "FAILURES=0 EXPIRIES=0 REFUSALS=0",
 }
 LARGER = {
     "inbox-larger-atomic": "ATOMIC DEATHS=2 LOST=2 COPIES=3",
@@ -58,6 +60,9 @@ LARGER = {
     "outbox-larger-ahead-stops": ONE + AHEAD + "FAILURES=0 UNKNOWNS=0 STOPS",
     "outbox-larger-ahead-unknown": ONE + AHEAD + "FAILURES=0 TROUBLES=0",
     "outbox-larger-ahead-two": ONE + "AHEAD A_PUTS=3 FAILURES=0 EXPIRIES=0 UNKNOWNS=0",
+    "outbox-larger-behind-numbers": BEHIND + "FAILURES=0 EXPIRIES=0 REFUSALS=0 TROUBLES=0 B_PUTS=2",
+    "outbox-larger-behind-down": BEHIND + "FAILURES=0 EXPIRIES=0 REFUSALS=0 UNKNOWNS=0 B_PUTS=2",
+    "outbox-larger-behind-crash": "SINGLE_WRITER A_PUTS=2 " + BEHIND + "EXPIRIES=0 UNKNOWNS=0",
     "outbox-larger-numbers": STILL + "FORGETS=1",
     "outbox-larger-numbers-takeover": STILL + "EXPIRIES=1 B_PUTS=0",
     "outbox-larger-numbers-crash": STILL + "FAILURES=1 B_PUTS=0",
@@ -116,6 +121,12 @@ GUARDS = [
     ("NO_ALL_CONFIRMED", "outbox-ahead-refused", "order"),      # core/relay.c go_on
     ("NO_DELETE_FIRST", "outbox-ahead-once", "again"),          # core/relay.c run_round, beat
     ("NO_DELETE_LEAVING", "outbox-ahead-once", "again"),        # core/relay.c semel__relay_leave
+    ("NO_RUN_STOPPED", "outbox-behind", "order"),               # core/relay.c plan_events
+    ("NO_FLOOR_BEHIND", "outbox-larger-behind-numbers", "order"),   # core/relay_behind.c semel__relay_behind_search
+    ("NO_LOOK_BEHIND", "outbox-larger-behind-numbers", "order"),    # core/relay.c read_behind
+]
+LARGER_GUARDS = [
+    ("NO_RUN_FORGOTTEN", "outbox-larger-behind-numbers", "order"),  # core/starts.c given_up
 ]
 
 # How pan shows each property when it fails: the beginning of the assertion, or the kind of the error.
@@ -162,7 +173,7 @@ def test_the_model_holds(tmp_path, world):
     assert "Search not completed" not in output and "depth too small" not in output
 
 
-@pytest.mark.parametrize("guard,world,fails", GUARDS)
+@pytest.mark.parametrize("guard,world,fails", [*GUARDS, *(LARGER_GUARDS if LONG else [])])
 def test_without_its_guard_the_model_fails(tmp_path, guard, world, fails):
     # A3, A7, A9, I7, O5, O6, P1, P47, P48, P54, P95, P98, P69, P80, P105: the guard is what the property rests on
     output = search(tmp_path, world, guard)
@@ -184,5 +195,5 @@ def test_one_of_the_keys_stays_taken_if_its_commit_takes_place_after_its_release
 
 def test_every_guard_of_the_inbox_and_of_the_outbox_and_of_the_keys_is_removed():
     for path in SPEC.glob("*.pml"):
-        removed = {guard for guard, world, _ in GUARDS if world.startswith(path.stem + "-")}
+        removed = {guard for guard, world, _ in GUARDS + LARGER_GUARDS if world.startswith(path.stem + "-")}
         assert removed == set(re.findall(r"\bNO_[A-Z_]+\b", path.read_text(encoding="utf-8"))), path
