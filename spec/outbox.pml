@@ -887,7 +887,7 @@ scanned:
     :: (moves | sends | sends_aside | stage | ok | ok_aside | failed | refused) == 0 && (gone == 0 || called) -> break
     od;
 #ifdef BEHIND
-    /* semel__relay_behind_search: a run is never shorter than it is taken for, so it may be taken for any shorter one */
+    /* semel__relay_behind_search: a run is never shorter than it is taken for, so any shorter one may be assumed */
     atomic {
         if
         :: true -> goto done
