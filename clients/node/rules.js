@@ -16,6 +16,8 @@ const DROPPED = new RegExp('^(connection|keep-alive|proxy-.*|te|trailer|transfer
   + '|set-cookie2?|date|age|(x-)?rate-?limit.*|traceparent|tracestate|x-b3-.*|x-trace-id|x-request-id|server-timing'
   + '|access-control-.*|idempotent-replayed|semel-.*)$', 'i');
 const OUTCOME = 'semel-outcome';
+// A key within its quotes. With them and its escapes it has at most 257 characters, as at the gateway.
+const QUOTED = /^"((?:[^"\\]|\\["\\])*)"$/;
 const TITLES = {
   missing: 'The Idempotency-Key header is missing',
   malformed: 'The Idempotency-Key header is malformed',
@@ -68,13 +70,16 @@ function decoded(path) {
   }
 }
 
-// The key, bare or quoted (a string of RFC 8941).
+// The key, bare or quoted (a string of RFC 8941). What begins with a quote and is no such string is malformed.
 function keyOf(values) {
   if (values.length === 0) {
     throw new Refusal(400, 'missing', 'send an Idempotency-Key, for example a UUID, and repeat it with each retry');
   }
-  const quoted = /^"(.*)"$/.exec(values[0]);
-  const key = quoted ? quoted[1].replace(/\\(["\\])/g, '$1') : values[0];
+  let [key] = values;
+  if (key.startsWith('"')) {
+    const quoted = QUOTED.exec(key);
+    key = quoted && key.length <= 257 ? quoted[1].replace(/\\(.)/g, '$1') : '';
+  }
   if (values.length > 1 || !/^[ -~]{8,255}$/.test(key)) {
     throw new Refusal(400, 'malformed', 'send one Idempotency-Key of 8 to 255 characters of printable ASCII');
   }

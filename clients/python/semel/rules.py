@@ -19,6 +19,8 @@ DROPPED = re.compile(rb"(?i)(connection|keep-alive|proxy-.*|te|trailer|transfer-
                      rb"|set-cookie2?|date|age|(x-)?rate-?limit.*|traceparent|tracestate|x-b3-.*|x-trace-id"
                      rb"|x-request-id|server-timing|access-control-.*|idempotent-replayed|semel-.*)")
 OUTCOME = b"semel-outcome"
+# A key within its quotes. With them and its escapes it has at most 257 characters, as at the gateway.
+QUOTED = re.compile(rb'"((?:[^"\\]|\\["\\])*)"')
 
 
 class Refusal(Exception):
@@ -48,12 +50,13 @@ TITLES = {
 
 
 def key_of(values: Sequence[bytes]) -> str:
-    """The key, bare or quoted (a string of RFC 8941)."""
+    """The key, bare or quoted (a string of RFC 8941). What begins with a quote and is no such string is malformed."""
     if not values:
         raise Refusal(400, "missing", "send an Idempotency-Key, for example a UUID, and repeat it with each retry")
     key = values[0].strip(b" \t")
-    if len(key) >= 2 and key[:1] == key[-1:] == b'"':
-        key = re.sub(rb'\\(["\\])', rb"\1", key[1:-1])
+    if key.startswith(b'"'):
+        quoted = QUOTED.fullmatch(key)
+        key = re.sub(rb"\\(.)", rb"\1", quoted[1]) if quoted and len(key) <= 257 else b""
     if len(values) > 1 or not re.fullmatch(rb"[ -~]{8,255}", key):
         raise Refusal(400, "malformed", "send one Idempotency-Key of 8 to 255 characters of printable ASCII")
     return key.decode()
