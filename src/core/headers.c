@@ -184,15 +184,18 @@ semel_status semel__event_headers(const struct semel_relay_event *event, struct 
     char time[SEMEL_TIME_TEXT];
     struct semel_str made = {0};
     size_t n = own_headers(event->headers, arena, pairs);
-    semel__time_format(event->created_us, time);
-    if (!semel__arena_copy(arena, semel__str(time), &made))
+    const bool timed = event->created_us != SEMEL_NONE;
+    if (timed)
+        semel__time_format(event->created_us, time);
+    if (timed && !semel__arena_copy(arena, semel__str(time), &made))
         return semel__fail_memory(err);
     pairs[n++] = (struct semel_pair){SEMEL_STR("ce_specversion"), SEMEL_STR("1.0")};
     pairs[n++] = (struct semel_pair){SEMEL_STR("ce_id"), event->id};
     pairs[n++] = (struct semel_pair){SEMEL_STR("ce_source"), event->aggregatetype};
     pairs[n++] = (struct semel_pair){SEMEL_STR("ce_type"), event->type};
     pairs[n++] = (struct semel_pair){SEMEL_STR("ce_subject"), event->aggregateid};
-    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_time"), made};
+    if (timed)
+        pairs[n++] = (struct semel_pair){SEMEL_STR("ce_time"), made};
     if (semel__str_given(event->traceparent))
         pairs[n++] = (struct semel_pair){SEMEL_STR("traceparent"), event->traceparent};
     struct semel_pair *kept = semel__arena_alloc(arena, n, sizeof *kept);

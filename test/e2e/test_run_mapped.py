@@ -296,8 +296,10 @@ def test_a_table_of_an_sqlite_file_to_a_webhook(tmp_path, form):
         daemon.until(lambda: left() == (0, 0), "all have gone")
     receiver.server.shutdown()
     came = collections.defaultdict(list)
-    for id, body, _ in receiver.got:
+    for id, body, headers in receiver.got:
         came[json.loads(body)["key"]].append(id)
+        assert not [name for name in headers if name.lower() in ("ce_time", "ce-time")], headers  # no such column
+        assert [name for name in headers if name.lower() in ("ce_type", "ce-type")], headers
     assert list(dict.fromkeys(came["good"])) == [f"good-{n}" for n in range(15)]
     assert list(dict.fromkeys(came["late"])) == [f"late-{n}" for n in range(4)]
     assert db.execute('SELECT count(*) FROM "Order"').fetchone()[0] == (19 if form == "mark" else 0)

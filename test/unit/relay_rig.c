@@ -31,6 +31,7 @@ static void take(struct sink *sink, const struct semel_publish *item)
     got->has_user_header = semel__str_given(semel__pair_find(item->headers, item->n_headers, SEMEL_STR("shop")));
     got->has_foreign_id = semel__str_given(semel__pair_find(item->headers, item->n_headers, SEMEL_STR("id")));
     copy(got->ce_id, sizeof got->ce_id, semel__pair_find(item->headers, item->n_headers, SEMEL_STR("ce_id")));
+    copy(got->ce_time, sizeof got->ce_time, semel__pair_find(item->headers, item->n_headers, SEMEL_STR("ce_time")));
     copy(got->traceparent, sizeof got->traceparent,
          semel__pair_find(item->headers, item->n_headers, SEMEL_STR("traceparent")));
     got->headers = item->n_headers;

@@ -19,7 +19,7 @@ struct got {
     char id[40], key[24], destination[24], type[24], payload[24];
     bool tombstone, has_user_header, has_foreign_id;
     size_t own, headers; /* headers whose names are Semel's; all of them */
-    char ce_id[40], traceparent[60];
+    char ce_id[40], ce_time[40], traceparent[60];
 };
 
 /* Publishes into memory. */

@@ -468,6 +468,8 @@ static void least_table_is_published(void **state)
     assert_string_equal(rig.sink.got[0].id, "1");
     assert_string_equal(rig.sink.got[0].key, "1");
     assert_string_equal(rig.sink.got[0].type, "least");
+    assert_string_equal(rig.sink.got[0].ce_time, "");
+    assert_int_equal(rig.sink.got[0].headers, 5); /* without one: an empty ce_time would be no time either */
     assert_true(rig.sink.got[1].tombstone);
 }
 
