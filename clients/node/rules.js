@@ -162,7 +162,7 @@ class Guard {
 
   replay({ act, status, headers, body }) {
     if (act !== 'replay') throw refusalOf(act);
-    const pairs = JSON.parse(headers);
+    const pairs = JSON.parse(headers).map(([name, value]) => [name.toLowerCase(), value]); // they may be in any case
     const kept = pairs.filter(([name]) => body !== null || name !== 'content-encoding'); // no body, no encoding
     return { status, headers: [...kept, ['idempotent-replayed', 'true']], body: body || Buffer.alloc(0) };
   }

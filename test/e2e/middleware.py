@@ -216,6 +216,16 @@ def test_what_belongs_to_one_moment_or_one_client_is_not_stored(app, db):
     assert "secret" not in committed(db, "SELECT headers FROM semel.idempotency")[0][0]
 
 
+# P101: a row that another door has stored may have names in any case, and repeat them
+def test_repeated_headers_of_a_stored_answer_are_all_sent(app, db):
+    assert app.send()[0] == 201
+    committed(db, "UPDATE semel.idempotency SET headers = %s, body = NULL",
+              json.dumps([["x-part", "1"], ["Content-Encoding", "gzip"], ["X-Part", "2"]]))
+    again = app.send()
+    assert ", ".join(header(again, "x-part")) == "1, 2"
+    assert (again[0], again[2], header(again, "content-encoding")) == (201, b"", [])
+
+
 # A2: by status
 @pytest.mark.parametrize("status", [200, 303, 402, 410])
 def test_final_answers_commit_with_the_work(app, db, status):

@@ -154,6 +154,7 @@ def path_of(request: Any) -> bytes:
 def answer(status: int, headers: Any, body: bytes) -> HttpResponse:
     response = HttpResponse(body, status=status)
     del response["Content-Type"]
-    for name, value in headers:
-        response[name.decode("latin-1")] = value.decode("latin-1")
+    for name, value in ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers):
+        # Django keeps a map: a header that is repeated is one list, which means the same (RFC 9110, 5.3).
+        response[name] = f"{response[name]}, {value}" if name in response else value
     return response

@@ -94,8 +94,8 @@ def stored(headers: Pairs) -> str:
 
 
 def replayed(headers: str, body: Optional[bytes]) -> list[tuple[bytes, bytes]]:
-    """A body that is not kept any more has no encoding either."""
-    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in json.loads(headers)]
+    """A body that is not kept any more has no encoding either. The gateway stores names as they were sent."""
+    pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in json.loads(headers)]
     return [pair for pair in pairs if body is not None or pair[0] != b"content-encoding"] + [
         (b"idempotent-replayed", b"true")]
 
