@@ -11,10 +11,15 @@ const BEGIN = `SELECT k.act, k.status, k.headers::text, k.body, k.token::text,
 FROM semel.key_begin($2::text, $3::text, $4::bytea, $5::interval, $6::interval) AS k`;
 const FINISH = 'SELECT semel.key_finish($1::bigint, $2::integer, $3::jsonb, $4::bytea)';
 
-// What belongs to one connection, one moment, one client or one trace is neither stored nor replayed.
-const DROPPED = new RegExp('^(connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-length'
-  + '|set-cookie2?|date|age|(x-)?rate-?limit.*|traceparent|tracestate|x-b3-.*|x-trace-id|x-request-id|server-timing'
-  + '|access-control-.*|idempotent-replayed|semel-.*)$', 'i');
+// What belongs to one connection, one moment, one client or one trace is neither stored nor replayed. The list is that
+// of spec/replay-headers.txt, to which the gateway is held, too.
+const DROPPED = `
+  connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade
+  http2-settings content-length alt-svc via set-cookie set-cookie2 access-control-* date age retry-after ratelimit*
+  x-ratelimit* x-rate-limit* traceparent tracestate traceresponse b3 x-b3-* x-datadog-* x-request-id x-correlation-id
+  x-trace-id x-amzn-trace-id x-cloud-trace-context server-timing idempotent-replayed semel-*`.trim().split(/\s+/);
+const IS_DROPPED = new RegExp(`^(${DROPPED.join('|').replace(/\*/g, '.*')})$`, 'i');
+const stored = (headers) => headers.filter(([name]) => !IS_DROPPED.test(name));
 const OUTCOME = 'semel-outcome';
 // A key within its quotes. With them and its escapes it has at most 257 characters, as at the gateway.
 const QUOTED = /^"((?:[^"\\]|\\["\\])*)"$/;
@@ -213,10 +218,9 @@ class Held {
       await client.query('ROLLBACK').then(() => this.free(), (error) => this.free(error));
       return answer;
     }
-    const pairs = answer.headers.filter(([name]) => !DROPPED.test(name));
     const kept = answer.body.length <= guard.maxStored ? answer.body : null;
     try {
-      await client.query(FINISH, [this.token, answer.status, JSON.stringify(pairs), kept]);
+      await client.query(FINISH, [this.token, answer.status, JSON.stringify(stored(answer.headers)), kept]);
       const done = await client.query('COMMIT');
       if (done.command !== 'COMMIT') throw new Error(`COMMIT was answered by ${done.command}`);
     } catch (error) {
@@ -241,4 +245,4 @@ class Held {
   }
 }
 
-module.exports = { Guard, Refusal, flat, pairsOf, tooLong };
+module.exports = { DROPPED, Guard, Refusal, flat, pairsOf, stored, tooLong };

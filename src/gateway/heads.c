@@ -188,6 +188,7 @@ static bool is_kept(const struct semel_http_pair *headers, size_t n, const struc
                                         "b3",
                                         "x-request-id",
                                         "x-correlation-id",
+                                        "x-trace-id",
                                         "x-amzn-trace-id",
                                         "x-cloud-trace-context",
                                         "alt-svc",
