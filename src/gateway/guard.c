@@ -16,11 +16,11 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/point.h"
 #include "base/wait.h"
 #include "gateway/ask.h"
 #include "gateway/keeper.h"
+#include "gateway/refusal.h"
 #include "net/side.h"
 
 #define BUCKETS 4096u
@@ -131,41 +131,9 @@ static void settle_waiters(struct guard *g, const struct replay *replay);
 
 /* ==== refusals =================================================================================== */
 
-static const struct {
-    int status;
-    const char *word;
-} refusals[] = {
-#define X(id, status, word) {status, word},
-    SEMEL_GATEWAY_REFUSAL_MAP(X)
-#undef X
-};
-
-const char *semel__gateway_refusal_word(enum semel_gateway_refusal refusal)
-{
-    return refusals[refusal].word;
-}
-
-const char *semel__gateway_unknown_name(enum semel_gateway_unknown cause)
-{
-    static const char *const names[] = {"status", "said", "not_stored"};
-    return cause < SEMEL_GATEWAY_UNKNOWN_STATUS ? semel__upstream_cause_name((enum semel_upstream_cause)cause)
-                                                : names[cause - SEMEL_GATEWAY_UNKNOWN_STATUS];
-}
-
 static void add(_Atomic uint64_t *count)
 {
     atomic_fetch_add_explicit(count, 1, memory_order_relaxed);
-}
-
-/* So that a page of a listed origin can read what we answer ourselves (A2). */
-static void put_cors(const struct semel_guards *guards, struct semel_http_exchange *x, struct semel_str origin)
-{
-    if (!semel__rules_cors(&guards->rules, origin))
-        return;
-    semel__http_set_header(x, "Access-Control-Allow-Origin", origin);
-    semel__http_set_header(x, "Access-Control-Allow-Credentials", SEMEL_STR("true"));
-    semel__http_set_header(x, "Access-Control-Expose-Headers", SEMEL_STR("Idempotent-Replayed, Retry-After"));
-    semel__http_set_header(x, "Vary", SEMEL_STR("Origin"));
 }
 
 /* Two requests of one moment would share it. */
@@ -176,26 +144,11 @@ static void warn(const struct guard *g, struct semel_http_exchange *x)
                                SEMEL_STR("the key is a time; make one per request, such as a UUID"));
 }
 
-/* A problem document; retry_s 0: no Retry-After. */
-static void answer_problem(struct guard *g, int status, const char *word, int64_t retry_s, const char *detail)
+static void answer_problem(struct guard *g, const struct semel_refusal *refusal)
 {
-    static const char *const titles[] = {"the request was refused by its idempotency key's rules",
-                                         "the outcome of the request is not known"};
     struct semel_http_exchange *x = g->x;
-    char text[24];
     g->x = NULL;
-    struct semel_buf *body = semel__http_body(x);
-    semel__buf_addf(body, "{\"type\":\"urn:semel:idempotency:%s\",\"title\":\"%s\",\"status\":%d,\"detail\":", word,
-                    titles[strcmp(word, "unknown") == 0 ? 1 : 0], status);
-    semel__json_put_string(body, semel__str(detail));
-    semel__buf_addz(body, "}\n");
-    semel__http_set_type(x, "application/problem+json");
-    if (retry_s > 0) {
-        snprintf(text, sizeof text, "%lld", (long long)retry_s);
-        semel__http_set_header(x, "Retry-After", semel__str(text));
-    }
-    put_cors(g->guards, x, g->origin);
-    semel__http_answer(x, status);
+    semel__refusal_answer(&g->guards->rules, x, g->origin, refusal);
 }
 
 /* Nothing is sent to a client that has left. */
@@ -210,7 +163,7 @@ __attribute__((format(printf, 4, 5))) static void refuse(struct guard *g, enum s
     vsnprintf(detail, sizeof detail, fmt, args);
     va_end(args);
     add(&g->guards->counts->guarded_refused[why]);
-    answer_problem(g, refusals[why].status, refusals[why].word, retry_s, detail);
+    answer_problem(g, &(const struct semel_refusal){.why = why, .retry_s = retry_s, .detail = detail});
 }
 
 static void refuse_store(struct guard *g)
@@ -441,7 +394,7 @@ static void send_replay(struct guard *g, const struct replay *replay)
         if (same_origin || !semel__head_is_cors(pairs[i].name))
             semel__http_set_pair(x, &pairs[i]);
     if (!same_origin)
-        put_cors(g->guards, x, g->origin);
+        semel__refusal_put_cors(&g->guards->rules, x, g->origin);
     semel__http_set_header(x, "Idempotent-Replayed", SEMEL_STR("true"));
     warn(g, x);
     add(&g->guards->counts->replayed);
@@ -472,8 +425,9 @@ static void checked(void *ctx, int status, struct semel_str body)
         send_replay(g, &replay);
     } else if (g->x != NULL && (status == 401 || status == 403)) {
         add(&g->guards->counts->guarded_refused[SEMEL_GATEWAY_REFUSED_FORBIDDEN]);
-        answer_problem(g, status, refusals[SEMEL_GATEWAY_REFUSED_FORBIDDEN].word, 0,
-                       "the caller may not see this answer any more");
+        answer_problem(g, &(const struct semel_refusal){.why = SEMEL_GATEWAY_REFUSED_FORBIDDEN,
+                                                        .status = status,
+                                                        .detail = "the caller may not see this answer any more"});
     } else {
         refuse(g, SEMEL_GATEWAY_REFUSED_UNCHECKED, 1, "it is not known whether the caller may see this answer");
     }
@@ -771,11 +725,13 @@ static void refuse_failed(struct guard *g)
     snprintf(detail, sizeof detail, "no answer from the server behind the gateway: %s (%s)",
              semel__upstream_cause_text(g->fate.cause), semel__upstream_cause_name(g->fate.cause));
     if (!g->keyless && g->end == SEMEL_KEY_END_UNKNOWN) {
-        answer_problem(g, status, refusals[SEMEL_GATEWAY_REFUSED_UNKNOWN].word, 0, detail);
+        answer_problem(g, &(const struct semel_refusal){.why = SEMEL_GATEWAY_REFUSED_UNKNOWN,
+                                                        .status = status,
+                                                        .detail = detail});
         return;
     }
     g->x = NULL;
-    put_cors(g->guards, x, g->origin);
+    semel__refusal_put_cors(&g->guards->rules, x, g->origin);
     semel__http_refuse(x, status, "%s", detail);
 }
 
