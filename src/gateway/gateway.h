@@ -78,7 +78,7 @@ struct semel_gateway_rule {
     const char *reconcile;
     int64_t settle_ms;          /* `not_done` is believed so long after; 0: twice upstream.answer_ms */
     int64_t wait_ms;            /* how long a request waits for the answer of a running one; 0: not at all */
-    size_t waiters;             /* per key; more get 409 at once */
+    size_t waiters;             /* per key and loop; more get 409 at once */
     size_t body_max;            /* of a request: above it 413 */
     size_t answer_max;          /* of an answer that is stored: above it, it is stored without its body */
     size_t held_max;            /* bytes of all bodies and answers of this rule in memory (P87): above it 503 */

@@ -4,7 +4,7 @@
  *
  * Who waits for whom: the first request of this loop with a key is its leader, in the table; later ones with the same
  * fingerprint wait behind it and are answered from its memory when its answer is stored. What another loop or process
- * has is found out by claiming again. The store alone decides who runs: the table saves work.
+ * has the leader finds out by claiming again. The store alone decides who runs: the table saves work.
  *
  * Invariants: a guard is in the list of all from its start to its end; it is timed only while it is WAITING, POLLING or
  * RETRYING; the keeper has its job only while it is CLAIMING, RESOLVING or ENDING.
@@ -77,6 +77,7 @@ struct guard {
     struct semel_keeper_job job;
     int64_t token;
     bool holds; /* the token is its key's */
+    bool busy;  /* the store said last that the key runs elsewhere */
     unsigned rounds;
 
     /* The answer. */
@@ -527,17 +528,25 @@ static void refuse_running(struct guard *g)
     finish(g);
 }
 
+static void count_waiting(struct guard *g)
+{
+    if (!g->waited)
+        add(&g->guards->counts->waited);
+    g->waited = true;
+}
+
+/* A leader that waits for another process is one of those who may wait. */
 static void wait_behind(struct guard *g, struct guard *leader)
 {
-    if (g->rule->set.wait_ms == 0 || leader->n_waiters >= g->rule->set.waiters) {
-        if (leader->holds)
+    size_t waiting = leader->n_waiters + (leader->busy ? 1 : 0);
+    if (g->rule->set.wait_ms == 0 || waiting >= g->rule->set.waiters) {
+        if (leader->holds || leader->busy || g->busy)
             refuse_running(g);
         else
             claim(g); /* the leader does not know yet whether the key is running: the store does */
         return;
     }
-    add(&g->guards->counts->waited);
-    g->waited = true;
+    count_waiting(g);
     g->state = GUARD_WAITING;
     g->leader = leader;
     g->behind = leader->waiters;
@@ -946,16 +955,34 @@ static void run(struct guard *g)
 static void poll_again(struct guard *g)
 {
     int64_t now_us = semel__steady_us();
-    if (now_us >= g->deadline_us || g->x == NULL) {
+    if (now_us >= g->deadline_us) {
         refuse_running(g);
         return;
     }
-    if (!g->waited)
-        add(&g->guards->counts->waited);
-    g->waited = true;
+    count_waiting(g);
     g->pause_us = g->pause_us == 0 ? POLL_US : 2 * g->pause_us < POLL_MAX_US ? 2 * g->pause_us : POLL_MAX_US;
     g->state = GUARD_POLLING;
     set_due(g, now_us + g->pause_us < g->deadline_us ? now_us + g->pause_us : g->deadline_us);
+}
+
+/* The key runs elsewhere. One request of this loop asks the store again, the leader, and the others wait behind it: so
+ * as many wait as for a key that runs here. */
+static void on_busy(struct guard *g)
+{
+    struct guard *leader = g->leads ? g : find_leader(g);
+    if (g->x == NULL || g->rule->set.waiters == 0) {
+        refuse_running(g);
+        return;
+    }
+    if (leader == NULL) {
+        lead(g);
+    } else if (leader != g && !semel__fp_differs(&g->fp, &leader->fp)) {
+        wait_behind(g, leader);
+        return;
+    }
+    while (g->n_waiters >= g->rule->set.waiters)
+        refuse_running(g->waiters); /* who came last, before this was known */
+    poll_again(g);                  /* a leader with another fingerprint is about to be refused */
 }
 
 /* ---- unknown ---- */
@@ -1059,6 +1086,7 @@ static void on_claimed(struct guard *g)
         on_claim_failed(g);
         return;
     }
+    g->busy = g->job.claim.act == SEMEL_KEY_BUSY;
     switch (g->job.claim.act) {
     case SEMEL_KEY_RUN:
         run(g);
@@ -1071,7 +1099,7 @@ static void on_claimed(struct guard *g)
         finish(g);
         return;
     case SEMEL_KEY_BUSY:
-        poll_again(g);
+        on_busy(g);
         return;
     case SEMEL_KEY_UNKNOWN:
         on_unknown(g);

@@ -7,7 +7,7 @@
  *
  *     BODY        the request's body is spooled, within the rule's bounds as its bytes arrive (P87)
  *     DIGESTING   its fingerprint is computed, in another thread if it is large (P104)
- *     WAITING     another request of this loop has the key: its answer is awaited
+ *     WAITING     another request of this loop has the key, or asks for it: its answer is awaited
  *     CLAIMING    the keeper has its claim
  *     POLLING     a request elsewhere has the key: it is claimed again in a moment
  *     ASKING      the outcome of an earlier request is unknown, and the reconcile is asked; RESOLVING: its answer is

@@ -380,6 +380,12 @@ static void a_stream_of_events_is_stored_when_it_begins(void **state)
     reply_done(&reply);
 }
 
+/* A time in SQL. */
+static const char *later(void)
+{
+    return strcmp(world.driver->name, "sqlite") == 0 ? "9000000000000000" : "now() + interval '1 day'";
+}
+
 static void rename_table(bool back)
 {
     static const char *const sqlite[] = {"ALTER TABLE semel_idempotency RENAME TO gone",
@@ -625,31 +631,70 @@ static void many_that_wait_are_looked_at_once_per_tick(void **state)
     join_clients(&first, 1);
 }
 
+/* The key's row, as another process would write it. */
+static void run_elsewhere(void)
+{
+    char sql[512];
+    snprintf(sql, sizeof sql,
+             "UPDATE %s SET status = 'processing', lease_until = %s, lease_owner = 'else', "
+             "code = NULL, completed_at = NULL, answer_until = NULL, key_until = NULL",
+             table, later());
+    world.driver->sql(&world, sql);
+}
+
+static void complete_elsewhere(void)
+{
+    char sql[512];
+    snprintf(sql, sizeof sql,
+             "UPDATE %s SET status = 'completed', lease_until = NULL, lease_owner = NULL, code = 201, "
+             "completed_at = created_at, answer_until = %s, key_until = %s",
+             table, later(), later());
+    world.driver->sql(&world, sql);
+}
+
 /* A row that somebody else holds: found out by asking again. */
 static void a_key_that_runs_elsewhere_is_waited_for(void **state)
 {
     (void)state;
-    char sql[512];
     struct client client;
     struct reply reply = post("/", "key-00000001", "x");
     reply_done(&reply);
-    bool sqlite = strcmp(world.driver->name, "sqlite") == 0;
-    const char *later = sqlite ? "9000000000000000" : "now() + interval '1 hour'";
-    snprintf(sql, sizeof sql,
-             "UPDATE %s SET status = 'processing', lease_until = %s, lease_owner = 'else', "
-             "code = NULL, completed_at = NULL, answer_until = NULL, key_until = NULL",
-             table, later);
-    world.driver->sql(&world, sql);
+    run_elsewhere();
     start_clients(&client, 1, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 1\r\n\r\nx");
     WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->waited) == 1);
     assert_refused(request("POST", "/", "key-00000001", "", "y"), 422, "mismatch");
-    snprintf(sql, sizeof sql,
-             "UPDATE %s SET status = 'completed', lease_until = NULL, lease_owner = NULL, code = 201, "
-             "completed_at = created_at, answer_until = %s, key_until = %s",
-             table, later, later);
-    world.driver->sql(&world, sql);
+    complete_elsewhere();
     join_clients(&client, 1);
     assert_true(client.status == 201 && client.replayed);
+    assert_int_equal(calls(), 1);
+}
+
+/* P88: as many as for a key that runs here. */
+static void no_more_than_eight_wait_for_a_key_that_runs_elsewhere(void **state)
+{
+    (void)state;
+    struct client clients[12];
+    const char *text = "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 1\r\n\r\nx";
+    size_t waited = 0, refused = 0;
+    rules[0].wait_ms = 60000;
+    open_gateway();
+    const struct semel_gateway_counts *counts = semel__gateway_counts(gateway);
+    struct reply reply = post("/", "key-00000001", "x");
+    reply_done(&reply);
+    run_elsewhere();
+    start_clients(clients, COUNT(clients), text);
+    WAIT_FOR(atomic_load(&counts->guarded_refused[SEMEL_GATEWAY_REFUSED_RUNNING]) == 4);
+    reply = client_ask(&server, text);
+    assert_true(reply.status == 409 && is_type(&reply, "running") && reply_has(&reply, "Retry-After: 1"));
+    reply_done(&reply);
+    complete_elsewhere();
+    join_clients(clients, COUNT(clients));
+    for (size_t i = 0; i < COUNT(clients); i++) {
+        waited += clients[i].status == 201 && clients[i].replayed;
+        refused += clients[i].status == 409 && strncmp(clients[i].type, "running", 7) == 0;
+    }
+    assert_int_equal(waited, 8);
+    assert_int_equal(refused, 4);
     assert_int_equal(calls(), 1);
 }
 
@@ -880,11 +925,10 @@ static void finish_rows(const char *in, const char *where)
 {
     char sql[640];
     bool sqlite = strcmp(world.driver->name, "sqlite") == 0;
-    const char *later = sqlite ? "9000000000000000" : "now() + interval '1 day'";
     snprintf(sql, sizeof sql,
              "UPDATE %s SET status = 'completed', lease_until = NULL, lease_owner = NULL, code = 202, headers = '[]', "
              "body = %s, completed_at = created_at, answer_until = %s, key_until = %s WHERE %s",
-             in, sqlite ? "x'6869'" : "'\\x6869'", later, later, where);
+             in, sqlite ? "x'6869'" : "'\\x6869'", later(), later(), where);
     world.driver->sql(&world, sql);
 }
 
@@ -1003,6 +1047,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(who_has_waited_long_enough_gets_409),
     ALONE(many_that_wait_are_looked_at_once_per_tick),
     OPEN(a_key_that_runs_elsewhere_is_waited_for),
+    ALONE(no_more_than_eight_wait_for_a_key_that_runs_elsewhere),
     ALONE(of_many_requests_with_one_key_one_runs),
     OPEN(a_client_that_hangs_up_ends_nothing),
     OPEN(a_stop_waits_for_what_runs),
