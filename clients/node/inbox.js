@@ -154,8 +154,8 @@ class Inbox {
     for (let ticked = -Infinity; !(signal && signal.aborted);) {
       let ran = 0;
       try {
-        if (tick && Date.now() - ticked >= every * 1000) {
-          ticked = Date.now();
+        if (tick && performance.now() - ticked >= every * 1000) {
+          ticked = performance.now();
           await this.ask(link, call('tick', '*', {}));
         }
         ran = await this.take(link, batch, signal);

@@ -141,7 +141,7 @@ class Guard {
 
   // Asks for the key until the answer is not busy, at most for the wait. Holds no connection while it waits.
   async ask(values, wait) {
-    const deadline = Date.now() + wait * 1000;
+    const deadline = performance.now() + wait * 1000;
     for (let ms = 20; ; ms = Math.min(ms * 2, 500)) {
       let row;
       let client;
@@ -160,7 +160,7 @@ class Guard {
         if (/^(22|23|42|3)/.test(error.code || '')) throw notStored(true);
       }
       if (row && row.act !== 'busy') return { row };
-      if (Date.now() >= deadline) throw row ? refusalOf('busy') : notStored(true);
+      if (performance.now() >= deadline) throw row ? refusalOf('busy') : notStored(true);
       await pause(ms * (0.5 + Math.random() / 2));
     }
   }
