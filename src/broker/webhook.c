@@ -604,13 +604,15 @@ static void judge_status(struct semel_publish *item, long http)
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
         if (http == refused[i])
             status = SEMEL_INVALID;
-    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
-        if (http == later[i])
-            down = false;
     if (http >= 500 || http < 200) {
         status = SEMEL_UNKNOWN;
         down = http >= 502 && http <= 504;
     }
+    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
+        if (http == later[i]) { /* it may be at work on the event */
+            status = SEMEL_UNKNOWN;
+            down = false;
+        }
     semel__publish_end(item, status, down && status != SEMEL_INVALID, "webhook: HTTP %ld%s", http,
                        http >= 300 && http < 400 ? ": redirects are not followed" : "");
 }

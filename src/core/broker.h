@@ -66,7 +66,9 @@ struct semel_publish {
      * had travelled alone, so that no other item is the reason (P110). */
     semel_status status;
     /* Out, with RETRY or UNKNOWN: the destination could not be reached, is not there, is denied to us, or takes nothing
-     * now. It is no fault of the item (P111). RETRY without it: this item alone was put off, or had no turn. */
+     * now. It is no fault of the item (P111). RETRY without it: this item alone was put off, or had no turn. UNKNOWN
+     * without it: the destination answered this item with an error of its own, and what it does with others tells
+     * whose fault that is. */
     bool down;
     char why[SEMEL_PUBLISH_WHY]; /* out: why it is not OK, for people; "": there was no turn for it */
 };

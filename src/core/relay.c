@@ -225,7 +225,8 @@ struct aggregate {
     struct semel_str type, id;
     struct semel_str destination; /* of what is sent of it */
     size_t sent, waiting;
-    bool stop; /* nothing more of it in this step */
+    bool stop;   /* nothing more of it in this step */
+    bool behind; /* an event of it was not taken in this call */
 };
 
 struct events {
@@ -239,6 +240,7 @@ struct send {
     struct semel_relay_event *event;
     struct destination *destination;
     bool aside;
+    bool put_off; /* the destination has answered, and neither took nor refused it */
 };
 
 struct round {
@@ -636,7 +638,7 @@ static void add_send(struct round *round, struct semel_relay_event *event, struc
                                    .key = event->aggregateid,
                                    .id = event->id,
                                    .payload = event->payload};
-    round->sends[round->n_sends++] = (struct send){event, destination, aside};
+    round->sends[round->n_sends++] = (struct send){event, destination, aside, false};
 }
 
 /* What a down destination means for an event that would go there. true: it may go, as the probe. */
@@ -844,7 +846,7 @@ static semel_status plan(struct round *round, struct semel_error *err)
     const size_t alone = find_alone(round);
     semel_status status = plan_rooms(round, err);
     for (size_t i = 0; i < round->relay->n_destinations; i++) {
-        round->relay->destinations[i].sent = round->relay->destinations[i].ok = 0;
+        round->relay->destinations[i].sent = round->relay->destinations[i].ok = round->relay->destinations[i].broke = 0;
         round->relay->destinations[i].probed = round->relay->destinations[i].used = false;
     }
     if (status == SEMEL_OK && alone < round->n_aside) {
@@ -1177,6 +1179,64 @@ struct outcome {
     struct events refused;      /* of the outbox: set aside */
 };
 
+/* Counts what became of the events of each destination. Of an aggregate the first one that was not taken counts: those
+ * behind it had no turn. */
+static void count_answers(struct round *round)
+{
+    uint64_t broke_at[RELAY_DESTINATIONS_MAX] = {0};
+    struct semel_relay *relay = round->relay;
+    for (size_t i = 0; i < round->n_sends; i++) {
+        struct send *send = &round->sends[i];
+        const struct semel_publish *item = &round->items[i];
+        struct aggregate *a = aggregate_of(round, send->event->aggregatetype, send->event->aggregateid);
+        struct destination *d = send->destination;
+        const bool answers = item->status == SEMEL_OK || item->status == SEMEL_INVALID;
+        send->put_off = d != NULL && !answers && !item->down && item->why[0] != '\0' && !a->behind;
+        a->behind |= item->status != SEMEL_OK;
+        if (d == NULL || (!answers && !item->down && !send->put_off))
+            continue;
+        d->ok += answers;
+        d->sent += answers || item->down || d->down;
+        if (send->put_off && item->status == SEMEL_UNKNOWN) {
+            d->broke++;
+            broke_at[d - relay->destinations] = semel__str_hash(0, send->event->id) | 1;
+        }
+        if (item->status != SEMEL_OK)
+            memcpy(d->why, item->why, sizeof d->why);
+    }
+    /* Who is to blame when a destination breaks at an event? The event, if others were taken since it last broke at
+     * one. The destination, if it broke at two without taking one in between. */
+    for (size_t i = 0; i < relay->n_destinations; i++) {
+        struct destination *d = &relay->destinations[i];
+        d->takes_others = d->ok > 0 || (!d->down && d->broke == 1 && d->broke_at == 0 && d->worked_us != 0);
+        if (d->ok == 0 && (d->broke > 1 || (d->broke == 1 && d->broke_at != 0 && d->broke_at != broke_at[i])))
+            d->sent++; /* and nothing was taken: it is down */
+        d->breaks = d->ok > 0 ? 0 : d->breaks + (d->broke > 0);
+        d->broke_at = d->ok > 0 ? 0 : d->broke > 0 ? broke_at[i] : d->broke_at;
+    }
+}
+
+/* The event is charged if its destination works without it. If not, it still gives way: as the lowest one it would be
+ * the only one to try the destination. What a destination met when it went down stays where it is. */
+static bool put_off(struct round *round, const struct send *send, semel_status status, struct semel_str why)
+{
+    const struct semel_relay *relay = round->relay;
+    const struct destination *d = send->destination;
+    struct semel_relay_event *event = send->event;
+    if (status == SEMEL_UNKNOWN && d->takes_others) {
+        refuse(round, event, event->attempts + 1, why);
+        return true;
+    }
+    if (!send->aside && !d->down && (status == SEMEL_RETRY || d->sent > 0))
+        return false;
+    const int tries = event->attempts > d->breaks ? (int)event->attempts : d->breaks;
+    event->status = semel__str(semel__event_status_name(SEMEL_EVENT_WAITING));
+    event->error = why;
+    event->due_us = round->now_us + semel__backoff_us(relay->options.first_us, relay->options.ceiling_us,
+                                                      tries > 0 ? tries : 1, relay->rng);
+    return true;
+}
+
 static semel_status sort_out(struct round *round, struct outcome *out, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
@@ -1188,18 +1248,13 @@ static semel_status sort_out(struct round *round, struct outcome *out, struct se
     out->confirmed[1] = (struct events){.at = at + round->n_sends, .aside = true};
     out->failed = (struct events){.at = at + 2 * round->n_sends, .aside = true};
     out->refused = (struct events){.at = at + 3 * round->n_sends};
+    count_answers(round);
     for (size_t i = 0; i < round->n_sends; i++) {
         struct send *send = &round->sends[i];
         const struct semel_publish *item = &round->items[i];
-        struct destination *d = send->destination;
+        struct events *not_taken = send->aside ? &out->failed : &out->refused;
         struct semel_str why = {0};
-        if (d != NULL && (item->status == SEMEL_OK || item->down || item->status == SEMEL_UNKNOWN ||
-                          item->status == SEMEL_INVALID)) {
-            d->sent++;
-            d->ok += item->status == SEMEL_OK || item->status == SEMEL_INVALID; /* it answers */
-            if (item->status != SEMEL_OK)
-                memcpy(d->why, item->why, sizeof d->why);
-        }
+        bool moves = true;
         relay->counts.unknown += item->status == SEMEL_UNKNOWN;
         relay->counts.retried += item->status == SEMEL_RETRY;
         if (item->status == SEMEL_OK) {
@@ -1213,15 +1268,16 @@ static semel_status sort_out(struct round *round, struct outcome *out, struct se
         if (!semel__arena_copy(relay->arena, semel__str(item->why), &why))
             return semel__fail_memory(err);
         if (item->status == SEMEL_INVALID) {
-            refuse(round, send->event, send->event->attempts + 1, d == NULL ? send->event->error : why);
-            struct events *f = send->aside ? &out->failed : &out->refused;
-            f->at[f->n++] = send->event;
-        } else if (send->aside) { /* it is not to blame: the start is taken back */
+            refuse(round, send->event, send->event->attempts + 1, send->destination == NULL ? send->event->error : why);
+        } else if (send->put_off) {
+            moves = put_off(round, send, item->status, why);
+        } else if ((moves = send->aside)) { /* it is not to blame: the start is taken back */
             send->event->status = semel__str(semel__event_status_name(SEMEL_EVENT_WAITING));
             send->event->error = why;
             send->event->due_us = round->now_us + PAUSE_FIRST_US;
-            out->failed.at[out->failed.n++] = send->event;
         }
+        if (moves)
+            not_taken->at[not_taken->n++] = send->event;
     }
     return SEMEL_OK;
 }

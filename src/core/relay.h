@@ -26,6 +26,11 @@
  * events stay, and the relay looks behind those that it has read: only an event there whose destination may work makes
  * them move aside.
  *
+ * Blame. A destination that answers an event with an error of its own says neither that the event is bad nor that it is
+ * down itself. If it has taken another event since it last did so, this event is charged like a refused one. If it
+ * fails at two different events and takes none in between, it is down. If only one event shows the error, and nothing
+ * else goes there, nobody is charged. Whatever it is, the event gives way: it never is the only one to be tried.
+ *
  * Mapped tables. A table of the user's may stand in place of the outbox (struct semel_relay_table). It has one shard:
  * one relay works and the others wait. It is scanned from the bottom, because applications draw numbers ahead and
  * nothing proves a starting point. Confirmed rows are deleted or marked. The store compares places of rows itself:

@@ -23,8 +23,11 @@ struct destination {
     int failures;
     int64_t until_us; /* down: when to try it again, by the steady clock */
     int64_t worked_us;
-    size_t sent, ok; /* of this call */
-    bool probed;     /* in this step */
+    size_t sent, ok, broke; /* of this call; broke: events that it answered with an error of its own */
+    uint64_t broke_at;      /* the event at which it last did so since it took one; 0: none */
+    int breaks;             /* since it took one */
+    bool probed;            /* in this step */
+    bool takes_others;      /* at which it broke in this call is to blame */
     char why[SEMEL_PUBLISH_WHY];
 };
 

@@ -134,10 +134,11 @@ def test_events_arrive_in_a_fifo_queue_of_sqs(tmp_path, outbox, sqs):  # noqa: F
 
 class Receiver:
     """A receiver of webhooks. `down`: paths that answer 503; `stuck`: those that take a request and do not answer
-    while they are in it; `hung` counts such requests."""
+    while they are in it; `hung` counts such requests. `breaks`: the code by which it answers the events of a key;
+    `broken` counts these."""
 
     def __init__(self):
-        self.got, self.down, self.stuck, self.hung = [], set(), set(), 0
+        self.got, self.down, self.stuck, self.hung, self.breaks, self.broken = [], set(), set(), 0, {}, 0
         receiver = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -148,10 +149,13 @@ class Receiver:
                 receiver.hung += self.path in receiver.stuck
                 while self.path in receiver.stuck:
                     time.sleep(0.05)
-                ok = self.path not in receiver.down
-                if ok:
+                code = 503 if self.path in receiver.down else 200
+                if receiver.breaks:
+                    code = receiver.breaks.get(json.loads(body)["key"], code)
+                    receiver.broken += code in receiver.breaks.values()
+                if code == 200:
                     receiver.got.append((self.headers["webhook-id"], body.decode(), dict(self.headers)))
-                self.send_response(200 if ok else 503)
+                self.send_response(code)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -175,6 +179,31 @@ def test_events_arrive_at_a_webhook(tmp_path, outbox):
     assert outbox.check([(id, body) for id, body, _ in receiver.got]) == 0
     for id, _, headers in receiver.got:
         assert headers["Idempotency-Key"].strip('"') == id and headers["webhook-signature"].startswith("v1,"), headers
+
+
+@pytest.mark.parametrize("code", [500, 409])
+def test_an_event_at_which_a_webhook_breaks_ends_dead_and_keeps_nobody_waiting(tmp_path, pg, outbox, code):  # noqa: F811
+    # O3, O6, P63
+    receiver = Receiver()
+    receiver.breaks["poison"] = code
+    to = {"webhook": f"{receiver.url}/hook", "secret": "${SINK_SECRET}", "allow": ["127.0.0.0/8"]}
+    retry = {"max": 3, "first": "20ms", "ceiling": "50ms"}
+    with Daemon(tmp_path, settings(outbox, to, retry=retry), ENV) as daemon:
+        daemon.ready()
+        outbox.put("poison")
+        for n in range(50):  # others come, one after the other, until it is dead
+            outbox.put("good")
+            daemon.until(lambda n=n: len(receiver.got) == n + 1, "the good one goes")
+            if outbox.left("status = 'dead'") == 1:
+                break
+        assert outbox.left() == outbox.left("status = 'dead' AND attempts = 3") == 1
+        assert not daemon.lines("destination is down")
+        assert receiver.broken >= 3
+        receiver.breaks.clear()
+        assert pg.semel("outbox", "retry", outbox.put_there["poison"][0][0], "--reason", "fixed").code == 0
+        daemon.until(lambda: outbox.left() == 0, "all have gone")
+    receiver.server.shutdown()
+    assert outbox.check([(id, body) for id, body, _ in receiver.got]) == 0
 
 
 ROUNDS, MANY = (3, 6000) if LONG else (1, 300)

@@ -251,8 +251,8 @@ static void each_answer_has_its_meaning(void **state)
                  {400, SEMEL_INVALID, false}, {413, SEMEL_INVALID, false}, {415, SEMEL_INVALID, false},
                  {422, SEMEL_INVALID, false}, {401, SEMEL_RETRY, true},    {403, SEMEL_RETRY, true},
                  {404, SEMEL_RETRY, true},    {410, SEMEL_RETRY, true},    {302, SEMEL_RETRY, true},
-                 {429, SEMEL_RETRY, true},    {408, SEMEL_RETRY, false},   {409, SEMEL_RETRY, false},
-                 {425, SEMEL_RETRY, false},   {500, SEMEL_UNKNOWN, false}, {502, SEMEL_UNKNOWN, true},
+                 {429, SEMEL_RETRY, true},    {408, SEMEL_UNKNOWN, false}, {409, SEMEL_UNKNOWN, false},
+                 {425, SEMEL_UNKNOWN, false}, {500, SEMEL_UNKNOWN, false}, {502, SEMEL_UNKNOWN, true},
                  {503, SEMEL_UNKNOWN, true},  {504, SEMEL_UNKNOWN, true}};
     char answer[160];
 

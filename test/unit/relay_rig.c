@@ -65,7 +65,10 @@ static semel_status sink_publish(struct semel_broker *broker, struct semel_publi
             continue;
         else if (sink->refuse != NULL && strcmp(type, sink->refuse) == 0)
             semel__publish_end(&items[i], SEMEL_INVALID, false, "too large");
-        else {
+        else if (sink->breaks != NULL && strcmp(type, sink->breaks) == 0) {
+            semel__publish_end(&items[i], SEMEL_UNKNOWN, false, "HTTP 500");
+            sink->broken++;
+        } else {
             take(sink, &items[i]);
             items[i].status = SEMEL_OK;
             if (sink->unknown)

@@ -30,8 +30,10 @@ struct sink {
     size_t n;
     size_t calls, most; /* most: items in one call */
     const char *refuse; /* type of events that are refused */
-    const char *down;   /* destination */
-    const char *hangs;  /* destination, or the beginning of several, that never answers: its call takes all its time */
+    const char *breaks; /* type of events which the destination answers with an error of its own */
+    size_t broken;
+    const char *down;  /* destination */
+    const char *hangs; /* destination, or the beginning of several, that never answers: its call takes all its time */
     int64_t hung_us;
     bool all_down, unknown;
     void (*during)(void); /* what others do while it publishes */
