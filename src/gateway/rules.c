@@ -225,28 +225,38 @@ static bool next_segment(struct semel_str *path, struct semel_str *ret)
     return true;
 }
 
-/* Escapes are well-formed here. */
+/* Cuts the first character, in lower case. Escapes are well-formed here. */
+static char next_char(struct semel_str *raw)
+{
+    char c = raw->p[0];
+    size_t n = 1;
+    if (c == '%' && raw->n > 2) {
+        c = (char)(semel__hex_value(raw->p[1]) << 4 | semel__hex_value(raw->p[2]));
+        n = 3;
+    }
+    *raw = (struct semel_str){raw->p + n, raw->n - n};
+    return semel__lower(c);
+}
+
 static bool same_text(struct semel_str pattern, struct semel_str raw)
 {
     size_t k = 0;
-    for (size_t i = 0; i < raw.n; i++, k++) {
-        char c = raw.p[i];
-        if (c == '%' && i + 2 < raw.n) {
-            c = (char)(semel__hex_value(raw.p[i + 1]) << 4 | semel__hex_value(raw.p[i + 2]));
-            i += 2;
-        }
-        if (k >= pattern.n || semel__lower(c) != semel__lower(pattern.p[k]))
+    for (; raw.n > 0; k++)
+        if (k >= pattern.n || next_char(&raw) != semel__lower(pattern.p[k]))
             return false;
-    }
     return k == pattern.n;
 }
 
 /* Servlet containers cut parameters off: /v1/charges;a=b is /v1/charges for them. */
+static struct semel_str without_parameters(struct semel_str segment)
+{
+    const char *parameters = segment.n > 0 ? memchr(segment.p, ';', segment.n) : NULL;
+    return (struct semel_str){segment.p, parameters != NULL ? (size_t)(parameters - segment.p) : segment.n};
+}
+
 static bool same_segment(struct semel_str pattern, struct semel_str raw)
 {
-    const char *parameters = raw.n > 0 ? memchr(raw.p, ';', raw.n) : NULL;
-    size_t n = parameters != NULL ? (size_t)(parameters - raw.p) : raw.n;
-    return same_text(pattern, raw) || same_text(pattern, (struct semel_str){raw.p, n});
+    return same_text(pattern, raw) || same_text(pattern, without_parameters(raw));
 }
 
 static bool same_path(struct semel_str pattern, struct semel_str path)
@@ -266,6 +276,27 @@ static struct semel_str path_of(struct semel_str target)
 {
     const char *query = memchr(target.p, '?', target.n);
     return (struct semel_str){target.p, query != NULL ? (size_t)(query - target.p) : target.n};
+}
+
+/* One text for all spellings of a path. false: no memory. */
+static bool normal_path(struct semel_str path, struct semel_arena *arena, struct semel_str *ret)
+{
+    struct semel_str segment;
+    char *text = semel__arena_alloc(arena, path.n + 1, 1);
+    size_t n = 0;
+    if (text == NULL)
+        return false;
+    while (next_segment(&path, &segment)) {
+        segment = without_parameters(segment);
+        if (segment.n > 0)
+            text[n++] = '/';
+        while (segment.n > 0)
+            text[n++] = next_char(&segment);
+    }
+    if (n == 0)
+        text[n++] = '/';
+    *ret = (struct semel_str){text, n};
+    return true;
 }
 
 struct semel_guard_rule *semel__rules_match(const struct semel_guard_rules *rules, enum semel_http_method method,
@@ -442,8 +473,8 @@ bool semel__rule_scope(const struct semel_guard_rules *rules, const struct semel
     }
     if (!rule->set.by_endpoint)
         return true;
-    const struct semel_str parts[] = {*ret, semel__str(names[req->method]), path_of(req->target)};
-    if (digest_scope(arena, "endpoint", parts, 3, ret))
+    struct semel_str parts[] = {*ret, semel__str(names[req->method]), {NULL, 0}};
+    if (normal_path(path_of(req->target), arena, &parts[2]) && digest_scope(arena, "endpoint", parts, 3, ret))
         return true;
     (void)semel__fail_memory(err);
     return false;

@@ -5,8 +5,9 @@
  * What it is: the settings of the guard, checked and copied; pure functions of a request's head and body. Not the guard
  * (guard.h), and not the rules about rows (core/keys.h).
  *
- * Invariants: a rule matches every spelling of its path (P91); a caller is known, or the rule allows that nobody is
- * (P46); scopes that begin with "semel:" are made here alone, so that no caller can have the name of another one.
+ * Invariants: a rule matches every spelling of its path, and all of them are one endpoint (P91); a caller is known, or
+ * the rule allows that nobody is (P46); scopes that begin with "semel:" are made here alone, so that no caller can have
+ * the name of another one.
  */
 #ifndef SEMEL_GATEWAY_RULES_H
 #define SEMEL_GATEWAY_RULES_H

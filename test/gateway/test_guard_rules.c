@@ -190,12 +190,18 @@ static void an_api_key_is_kept_as_its_digest(void **state)
 static void a_key_may_belong_to_its_endpoint(void **state)
 {
     (void)state;
+    static const char *const spellings[] = {"/a/", "/A", "/a;b=1", "/%61", "/%41;b/", "/a/;b"}; /* P91 */
     rules[0].by_endpoint = true;
     open_gateway();
     assert_int_equal(status_of(request("POST", "/a", "key-00000001", "", "x")), 201);
     assert_int_equal(status_of(request("POST", "/b", "key-00000001", "", "x")), 201);
     assert_refused(request("POST", "/b", "key-00000001", "", "y"), 422, "mismatch");
+    for (size_t i = 0; i < COUNT(spellings); i++)
+        assert_refused(request("POST", spellings[i], "key-00000001", "", "x"), 422, "mismatch");
     assert_int_equal(calls(), 2);
+    for (int round = 0; round < 2; round++)
+        assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 201);
+    assert_int_equal(calls(), 3);
 }
 
 /* A2: a page of a listed origin can read what it is told. */
