@@ -353,6 +353,7 @@ static int open_and_serve(const struct cli *cli, struct options *options, struct
     struct semel_error err = {0};
     semel_status status = SEMEL_OK;
     settings->share_port = options->threads > 1;
+    semel__gateway_settings_bound(settings, semel__descriptors_max() / 4 * 3 / (size_t)options->threads);
     while (loops.n < (size_t)options->threads && status == SEMEL_OK)
         status = open_loop(&loops, settings, address, sizeof address, &err);
     int code = status == SEMEL_OK        ? serve(cli, &loops, settings)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/error.h"
 #include "daemon/internal.h"
 #include "gateway/gateway.h"
@@ -111,6 +112,16 @@ static void put_caller(const struct semel_conf_caller *conf, struct semel_gatewa
     ret->check = conf->check.p;
 }
 
+/* Of all gateways three eighths: the listeners of admin/serve.c have a half, and stores, brokers and handlers need the
+ * rest (P88). */
+static size_t descriptors_of_loop(const struct semel_conf *conf)
+{
+    size_t loops = 0;
+    for (size_t i = 0; i < conf->n_gateways; i++)
+        loops += (size_t)conf->gateways[i].threads;
+    return semel__descriptors_max() / 8 * 3 / loops;
+}
+
 /* As the gateway wants them; lists are in the arena. false: no memory. */
 static bool put_settings(const struct daemon_gateway *g, struct semel_arena *arena, struct semel_gateway_settings *ret)
 {
@@ -136,6 +147,7 @@ static bool put_settings(const struct daemon_gateway *g, struct semel_arena *are
     ret->finishes = conf->upstream.finishes;
     ret->key_min = (size_t)conf->key_min;
     ret->guarded_max = (size_t)conf->guarded_max;
+    semel__gateway_settings_bound(ret, descriptors_of_loop(g->unit.daemon->conf));
     put_caller(&conf->caller, &ret->caller);
     ret->caller.trusted_from = texts_of(arena, &conf->caller.trusted_from);
     ret->caller.n_trusted_from = conf->caller.trusted_from.n;

@@ -329,6 +329,21 @@ void semel__gateway_settings_init(struct semel_gateway_settings *settings)
     semel__upstream_settings_init(&settings->upstream);
 }
 
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Each client may have a call, and guarded calls go on when their clients have left: three tenths each, and one for
+ * idle links to the upstream. */
+void semel__gateway_settings_bound(struct semel_gateway_settings *settings, size_t descriptors)
+{
+    size_t tenth = descriptors / 10 > 0 ? descriptors / 10 : 1;
+    settings->limits.connections = least(settings->limits.connections, 3 * tenth);
+    settings->guarded_max = least(settings->guarded_max, 3 * tenth);
+    settings->upstream.idle_max = least(settings->upstream.idle_max, tenth);
+}
+
 static semel_status open_listener(struct semel_gateway *gateway, struct semel_http *http,
                                   const struct semel_gateway_settings *settings, struct semel_error *err)
 {

@@ -125,6 +125,8 @@ struct semel_gateway_settings {
     size_t guarded_max; /* guarded requests at a time; above it 503 */
 };
 void semel__gateway_settings_init(struct semel_gateway_settings *settings);
+/* Lowers the bounds of connections and guarded requests so that one loop has at most so many descriptors (P88). */
+void semel__gateway_settings_bound(struct semel_gateway_settings *settings, size_t descriptors);
 
 /* The refusals of the guard: problem+json of type "urn:semel:idempotency:" and the word. */
 #define SEMEL_GATEWAY_REFUSAL_MAP(X) \

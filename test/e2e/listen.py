@@ -4,9 +4,12 @@
 `Listen` is one address, and posts once. `Posts` is the source of scenes: producers that post until they are answered.
 """
 import collections
+import contextlib
 import http.client
 import http.server
 import json
+import resource
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -198,3 +201,19 @@ class Other:
     def of(self, id):
         with self.lock:
             return [call for call in self.calls if call["headers"].get("Semel-Message-Id") == id]
+
+
+@contextlib.contextmanager
+def silent_connections(n, *ports):
+    """So many connections to each port that send nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sockets = []
+    try:
+        for port in ports:
+            sockets += [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(n)]
+        yield
+    finally:
+        for each in sockets:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -3,6 +3,7 @@
 import http.client
 import http.server
 import json
+import os
 import threading
 import urllib.error
 import urllib.request
@@ -11,6 +12,7 @@ import pytest
 
 from conftest import wait_for
 from daemon import Daemon
+from listen import silent_connections
 from pg import free_port, pg, pg_server  # noqa: F401 (fixtures)
 
 
@@ -392,4 +394,19 @@ def test_port_in_use_and_rule_that_cannot_be_used_end_the_start(store, upstream,
         other = Daemon(tmp_path / "other", {**world.daemon.settings, "admin": {"listen": f"127.0.0.1:{free_port()}"}})
         with other:
             assert other.wait() != 0 and str(world.port) in other.log()
+        daemon.stop()
+
+
+# P88: clients that connect and send nothing give way; two loops share what the gateways may use.
+def test_idle_connections_stop_neither_guarded_requests_nor_health(store, upstream, tmp_path):
+    world = World(tmp_path, store, upstream, threads=2)
+    world.daemon.before = ["sh", "-c", 'ulimit -Sn 150; ulimit -Hn 300; exec "$@"', "sh"]
+    with world.daemon as daemon:
+        daemon.ready()
+        with silent_connections(500, world.port):
+            assert daemon.get("/healthz")[0] == 200
+            for key in ("key-00001", "key-00002", "key-00001"):
+                assert world.post("/charges", key)[0] == 201
+            assert len(os.listdir(f"/proc/{daemon.process.pid}/fd")) < 150
+        assert len(upstream.calls) == 2
         daemon.stop()

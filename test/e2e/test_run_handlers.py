@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Effects outside the database, by `semel run`: http, exec and pull, with the other side failing in every way."""
-import contextlib
 import json
 import os
 import pathlib
-import resource
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -17,7 +14,7 @@ import pytest
 import scenes
 from conftest import binary
 from daemon import Daemon
-from listen import OTHER_TOKEN, Listen, Other
+from listen import OTHER_TOKEN, Listen, Other, silent_connections
 from pg import free_port, wait_for
 
 
@@ -280,22 +277,6 @@ def test_a_program_that_vanishes_stops_its_route_and_loses_nothing(tmp_path, boo
 
 
 # ---- strangers
-
-
-@contextlib.contextmanager
-def silent_connections(n, *ports):
-    """So many connections to each port that send nothing."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    sockets = []
-    try:
-        for port in ports:
-            sockets += [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(n)]
-        yield
-    finally:
-        for each in sockets:
-            each.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_idle_connections_stop_neither_handlers_nor_health(tmp_path, books, listen):
