@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "gateway/guard.h"
+#include "gateway/refusal.h"
 
 #define LINES_MAX ((size_t)128 << 10)
 
@@ -188,10 +189,19 @@ static void on_upstream_drained(void *ctx)
     semel__http_pull(relay->x, true);
 }
 
-static void refuse_failed(struct semel_http_exchange *x, const struct semel_upstream_end *end)
+static void put_cors(const struct semel_gateway *gateway, struct semel_http_exchange *x)
+{
+    if (gateway->guards != NULL)
+        semel__refusal_put_cors(semel__guards_rules(gateway->guards), x,
+                                semel__http_header(semel__http_request(x), "origin"));
+}
+
+static void refuse_failed(const struct semel_gateway *gateway, struct semel_http_exchange *x,
+                          const struct semel_upstream_end *end)
 {
     bool late = end->cause == SEMEL_UPSTREAM_CONNECT_TIMEOUT || end->cause == SEMEL_UPSTREAM_SEND_TIMEOUT ||
                 end->cause == SEMEL_UPSTREAM_TIMEOUT;
+    put_cors(gateway, x);
     semel__http_refuse(x, late ? 504 : 502, "no answer from the server behind the gateway: %s (%s)",
                        semel__upstream_cause_text(end->cause), semel__upstream_cause_name(end->cause));
 }
@@ -212,7 +222,7 @@ static void on_done(void *ctx, const struct semel_upstream_end *end)
         if (relay->begun)
             semel__http_cut(x);
         else
-            refuse_failed(x, end);
+            refuse_failed(relay->gateway, x, end);
     }
     relay_free(relay);
 }
@@ -257,7 +267,7 @@ static void guard(struct semel_gateway *gateway, struct semel_guard_rule *rule, 
     semel__buf_init(&lines, LINES_MAX);
     put_request_lines(gateway, &lines, semel__http_request(x), rule);
     if (lines.failed)
-        semel__http_refuse(x, 503, "there is no memory for the request");
+        semel__guard_refuse(gateway->guards, x, "there is no memory for the request");
     else
         semel__guard_start(gateway->guards, rule, x, semel__buf_str(&lines));
     semel__buf_done(&lines);
@@ -271,14 +281,17 @@ static void handle(void *ctx, struct semel_http_exchange *x)
     int status = why != NULL ? 400 : headers_fault(req, &why);
     if (status != 0) {
         atomic_fetch_add_explicit(&gateway->counts.refused, 1, memory_order_relaxed);
+        put_cors(gateway, x);
         semel__http_refuse(x, status, "%s", why);
         return;
     }
     struct semel_guard_rule *rule = gateway->guards != NULL ? semel__guards_rule(gateway->guards, req) : NULL;
-    if (rule != NULL)
+    if (rule != NULL) {
         guard(gateway, rule, x);
-    else if (!pass_on(gateway, x))
+    } else if (!pass_on(gateway, x)) {
+        put_cors(gateway, x);
         semel__http_refuse(x, 503, "there is no memory for the request");
+    }
 }
 
 /* ---- the exchange is a relay's, or a guard's ---- */

@@ -1297,15 +1297,20 @@ static bool refuse_head(struct guard *g, const struct semel_http_request *req)
     return true;
 }
 
+void semel__guard_refuse(struct semel_guards *guards, struct semel_http_exchange *x, const char *detail)
+{
+    const struct semel_refusal refusal = {.why = SEMEL_GATEWAY_REFUSED_OVERLOADED, .retry_s = 1, .detail = detail};
+    add(&guards->counts->guarded_refused[refusal.why]);
+    semel__refusal_answer(&guards->rules, x, semel__http_header(semel__http_request(x), "origin"), &refusal);
+}
+
 void semel__guard_start(struct semel_guards *guards, struct semel_guard_rule *rule, struct semel_http_exchange *x,
                         struct semel_str lines)
 {
     const struct semel_http_request *req = semel__http_request(x);
     struct guard *g = guards->n < guards->max ? semel__calloc(1, sizeof *g) : NULL;
     if (g == NULL) {
-        add(&guards->counts->guarded_refused[SEMEL_GATEWAY_REFUSED_OVERLOADED]);
-        semel__http_set_header(x, "Retry-After", SEMEL_STR("1"));
-        semel__http_refuse(x, 503, "too many guarded requests are running");
+        semel__guard_refuse(guards, x, "too many guarded requests are running");
         return;
     }
     *g = (struct guard){.party = {&client_events}, .guards = guards, .rule = rule, .x = x, .next = guards->all};

@@ -46,5 +46,7 @@ struct semel_guard_rule *semel__guards_rule(const struct semel_guards *guards, c
 /* Takes the exchange over. `lines` go upstream, besides the key, the token and Accept-Encoding. */
 void semel__guard_start(struct semel_guards *guards, struct semel_guard_rule *rule, struct semel_http_exchange *x,
                         struct semel_str lines);
+/* Answers in its place: there is no room or no memory for the request. */
+void semel__guard_refuse(struct semel_guards *guards, struct semel_http_exchange *x, const char *detail);
 
 #endif

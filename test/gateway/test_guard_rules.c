@@ -204,17 +204,78 @@ static void a_key_may_belong_to_its_endpoint(void **state)
     assert_int_equal(calls(), 3);
 }
 
+#define SHOP "Origin: https://shop.example\r\n"
+
+static void list_shop(void)
+{
+    static const char *const cors[] = {"https://shop.example"};
+    settings.cors = cors;
+    settings.n_cors = 1;
+}
+
+static bool shop_reads(const struct reply *reply)
+{
+    return reply_has(reply, "Access-Control-Allow-Origin: https://shop.example") && reply_has(reply, "Vary: Origin");
+}
+
+/* A2: also what is refused before anybody looks for its key, and what has no answer. */
+static void browsers_can_read_what_the_gateway_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *more;
+        int status;
+    } refused[] = {{"/a//b", SHOP, 400},
+                   {"/", SHOP "X-HTTP-Method-Override: DELETE\r\n", 400},
+                   {"/", SHOP "Upgrade: h2c\r\n", 501},
+                   {"/", SHOP, 502}};
+    list_shop();
+    settings.upstream.url = "http://127.0.0.1:1";
+    open_gateway();
+    for (size_t i = 0; i < COUNT(refused); i++)
+        for (int keyed = 0; keyed < 2; keyed++) {
+            struct reply reply = client_ask(&server, request("POST", refused[i].path, keyed ? "key-00000001" : NULL,
+                                                             refused[i].more, "x"));
+            if (reply.status != refused[i].status || !shop_reads(&reply))
+                fail_msg("%zu: %d %s", i, reply.status, reply.head);
+            reply_done(&reply);
+        }
+    struct reply reply = client_ask(&server, request("POST", "/a//b", NULL, "Origin: https://evil.example\r\n", "x"));
+    assert_null(strstr(reply.head, "Access-Control"));
+    reply_done(&reply);
+}
+
+/* A2: what is over the bound of guarded requests is refused as everything else. */
+static void guarded_requests_are_bounded(void **state)
+{
+    (void)state;
+    list_shop();
+    settings.guarded_max = 1;
+    open_gateway();
+    upstream_play(&up, script_hold);
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
+    upstream_wait_requests(&up, 1);
+    struct reply reply = client_ask(&server, request("POST", "/", "key-00000002", SHOP, "x"));
+    assert_true(reply.status == 503 && is_type(&reply, "overloaded"));
+    assert_true(reply_has(&reply, "Retry-After: 1") && shop_reads(&reply));
+    reply_done(&reply);
+    upstream_release(&up);
+    assert_true(client_reply(fd, &reply, false));
+    assert_int_equal(reply.status, 201);
+    reply_done(&reply);
+    close(fd);
+    assert_int_equal(calls(), 1);
+}
+
 /* A2: a page of a listed origin can read what it is told. */
 static void browsers_can_read_refusals(void **state)
 {
     (void)state;
-    static const char *const cors[] = {"https://shop.example"};
-    settings.cors = cors;
-    settings.n_cors = 1;
+    list_shop();
     open_gateway();
-    struct reply reply = client_ask(&server, request("POST", "/", "short", "Origin: https://shop.example\r\n", "x"));
-    assert_true(reply_has(&reply, "Access-Control-Allow-Origin: https://shop.example"));
-    assert_true(reply_has(&reply, "Vary: Origin"));
+    struct reply reply = client_ask(&server, request("POST", "/", "short", SHOP, "x"));
+    assert_true(shop_reads(&reply));
     reply_done(&reply);
     reply = client_ask(&server, request("POST", "/", "short", "Origin: https://evil.example\r\n", "x"));
     assert_null(strstr(reply.head, "Access-Control"));
@@ -225,7 +286,7 @@ static void browsers_can_read_refusals(void **state)
     reply = client_ask(&server, request("POST", "/", "key-00000001", "Origin: https://a.example\r\n", "x"));
     assert_true(replayed(&reply) && reply_has(&reply, "Access-Control-Allow-Origin: https://a.example"));
     reply_done(&reply);
-    reply = client_ask(&server, request("POST", "/", "key-00000001", "Origin: https://shop.example\r\n", "x"));
+    reply = client_ask(&server, request("POST", "/", "key-00000001", SHOP, "x"));
     assert_true(replayed(&reply) && reply_has(&reply, "Access-Control-Allow-Origin: https://shop.example"));
     assert_null(strstr(reply.head, "a.example"));
     reply_done(&reply);
@@ -465,6 +526,8 @@ static const struct CMUnitTest tests[] = {
     ALONE(an_api_key_is_kept_as_its_digest),
     ALONE(a_key_may_belong_to_its_endpoint),
     ALONE(browsers_can_read_refusals),
+    ALONE(browsers_can_read_what_the_gateway_refuses),
+    ALONE(guarded_requests_are_bounded),
     ALONE(a_caller_is_checked_before_a_replay),
     ALONE(bodies_are_bounded_as_they_arrive),
     ALONE(answers_that_nobody_reads_are_bounded),
