@@ -73,6 +73,7 @@ struct semel_sink_options {
     struct semel_str destination;      /* a template; given when `to_check` has looked at it */
     struct semel_setting_list allowed; /* what may come of it */
 };
+#define SEMEL_SINK_PLACE_PARTS 2
 
 struct semel_broker_kind {
     const char *name;           /* the key below `from:` and `to:` */
@@ -107,6 +108,9 @@ struct semel_broker_kind {
     size_t to_options_size;               /* a struct that begins with semel_sink_options */
     void (*to_check)(void *options, const struct semel_setting_check *check);
     void (*to_connection)(const void *options, const struct semel_setting_check *check, struct semel_buf *buf);
+    /* Where the destinations are: the server, without a user or a password, and what else chooses among places of one
+     * name. ret[i] may be not given. NULL: a destination says it all. */
+    void (*to_place)(const void *options, struct semel_str ret[SEMEL_SINK_PLACE_PARTS]);
     /* NULL: not built in. hooks may be NULL; of them `log` counts. */
     semel_status (*open_sink)(struct semel_broker **ret, const void *options, const struct semel_source_hooks *hooks,
                               struct semel_error *err);

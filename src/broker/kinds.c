@@ -379,6 +379,11 @@ static void kafka_to_connection(const void *options, const struct semel_setting_
     kafka_connection(&((const struct kafka_to *)options)->kafka, check, buf);
 }
 
+static void kafka_to_place(const void *options, struct semel_str ret[SEMEL_SINK_PLACE_PARTS])
+{
+    ret[0] = semel__str(((const struct kafka_to *)options)->kafka.brokers);
+}
+
 #ifdef SEMEL_WITH_KAFKA
 static semel_status kafka_open_sink(struct semel_broker **ret, const void *options,
                                     const struct semel_source_hooks *hooks, struct semel_error *err)
@@ -425,6 +430,7 @@ static const struct semel_broker_kind kafka_kind = {
     .to_options_size = sizeof(struct kafka_to),
     .to_check = kafka_to_check,
     .to_connection = kafka_to_connection,
+    .to_place = kafka_to_place,
 #ifdef SEMEL_WITH_KAFKA
     .open_sink = kafka_open_sink,
     .to_inspect = kafka_to_inspect,
@@ -570,6 +576,19 @@ static void amqp_to_connection(const void *options, const struct semel_setting_c
     amqp_connection(&((const struct amqp_to *)options)->amqp, check, buf);
 }
 
+/* HOST:PORT/VHOST: whether the connection is encrypted, and for whom, changes no place. */
+static void amqp_to_place(const void *options, struct semel_str ret[SEMEL_SINK_PLACE_PARTS])
+{
+    const struct amqp_to *to = options;
+    const char *from = strstr(to->amqp.url, "://");
+
+    from = from != NULL ? from + 3 : to->amqp.url;
+    for (const char *p = from; *p != '\0' && *p != '/'; p++)
+        from = *p == '@' ? p + 1 : from;
+    ret[0] = semel__str(from);
+    ret[1] = semel__str(to->amqp.exchange);
+}
+
 #ifdef SEMEL_WITH_AMQP
 static semel_status amqp_open_sink(struct semel_broker **ret, const void *options,
                                    const struct semel_source_hooks *hooks, struct semel_error *err)
@@ -640,6 +659,7 @@ static const struct semel_broker_kind amqp_kind = {
     .to_options_size = sizeof(struct amqp_to),
     .to_check = amqp_to_check,
     .to_connection = amqp_to_connection,
+    .to_place = amqp_to_place,
 #ifdef SEMEL_WITH_AMQP
     .open_sink = amqp_open_sink,
     .to_inspect = amqp_to_inspect,
@@ -813,6 +833,14 @@ static void sqs_to_connection(const void *options, const struct semel_setting_ch
     sqs_connection(&((const struct sqs_to *)options)->sqs, check, buf);
 }
 
+static void sqs_to_place(const void *options, struct semel_str ret[SEMEL_SINK_PLACE_PARTS])
+{
+    const struct sqs_to *to = options;
+
+    ret[0] = semel__str(to->sqs.url);
+    ret[1] = semel__str(to->sqs.region);
+}
+
 #ifdef SEMEL_WITH_SQS
 static semel_status sqs_open_sink(struct semel_broker **ret, const void *options,
                                   const struct semel_source_hooks *hooks, struct semel_error *err)
@@ -863,6 +891,7 @@ static const struct semel_broker_kind sqs_kind = {
     .to_options_size = sizeof(struct sqs_to),
     .to_check = sqs_to_check,
     .to_connection = sqs_to_connection,
+    .to_place = sqs_to_place,
 #ifdef SEMEL_WITH_SQS
     .open_sink = sqs_open_sink,
     .to_inspect = sqs_to_inspect,

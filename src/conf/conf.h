@@ -152,7 +152,6 @@ struct semel_conf_outbox {
     struct semel_str name;
     struct semel_relay_table table; /* its name is not given: the outbox of the store */
     struct semel_source to;         /* a sink: its options begin with struct semel_sink_options */
-    struct semel_str to_said;       /* the server, as the file has it */
     struct semel_str connection;    /* who can read events on the network, as a sentence */
     int64_t keep_us;                /* confirmed events; 0: they are deleted */
     int64_t retry_max, first_us, ceiling_us;

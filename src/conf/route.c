@@ -890,13 +890,10 @@ static void check_table(const struct look *l, const struct semel_conf_outbox *ou
 
 static void check_outbox(struct conf_reader *r, struct semel_conf_outbox *outbox, const struct conf_node *node)
 {
-    char path[64];
     const struct look l = {r, NULL, node};
     struct conf_check check;
     semel__conf_check_init(&check, r, NULL, node, "to");
     check.base.route = outbox->name;
-    snprintf(path, sizeof(path), "to.%s", outbox->to.kind->name);
-    outbox->to_said = semel__conf_find(node, path)->said;
     outbox->to.kind->to_check(outbox->to.options, &check.base);
     keep_connection(r, outbox, &check);
     if (outbox->notify)

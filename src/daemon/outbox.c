@@ -137,27 +137,44 @@ static const struct semel_relay_table *table_of(const struct semel_conf_outbox *
     return semel__str_given(conf->table.name) ? &conf->table : NULL;
 }
 
-/* Relays that would send an event to another place, or mark another column, never share an outbox (P115). */
+/* What a digest is made of. Each part ends with a NUL, which no setting contains. */
+struct parts {
+    struct semel_str at[2 * (1 + SEMEL_SINK_PLACE_PARTS + 1 + SEMEL_SETTING_LIST_MAX + 12)];
+    size_t n;
+};
+
+static void add_parts(struct parts *parts, const struct semel_str *more, size_t n)
+{
+    for (size_t i = 0; i < n && parts->n + 2 <= sizeof parts->at / sizeof parts->at[0]; i++) {
+        parts->at[parts->n++] = more[i];
+        parts->at[parts->n++] = (struct semel_str){"", 1};
+    }
+}
+
+/* Relays that would send an event to another place, or mark another column, never share an outbox (P115). The digest is
+ * of values, not of their names in the file, and of no secret: anybody who reads the store may see it. */
 static bool digest_destinations(struct daemon_outbox *outbox)
 {
+    const struct semel_broker_kind *kind = outbox->conf->to.kind;
     const struct semel_sink_options *to = outbox->conf->to.options;
     const struct semel_relay_table *t = table_of(outbox->conf);
-    struct semel_str parts[SEMEL_SETTING_LIST_MAX + 3 + 12];
+    const struct semel_str name = semel__str(kind->name);
+    struct semel_str place[SEMEL_SINK_PLACE_PARTS] = {{0}};
+    struct parts parts = {.n = 0};
     unsigned char digest[SEMEL_SHA256];
-    size_t n = 0;
-    parts[n++] = semel__str(outbox->conf->to.kind->name);
-    parts[n++] = outbox->conf->to_said;
-    parts[n++] = to->destination;
-    for (size_t i = 0; i < to->allowed.n && i < SEMEL_SETTING_LIST_MAX; i++)
-        parts[n++] = to->allowed.at[i];
+    if (kind->to_place != NULL)
+        kind->to_place(outbox->conf->to.options, place);
+    add_parts(&parts, &name, 1);
+    add_parts(&parts, place, SEMEL_SINK_PLACE_PARTS);
+    add_parts(&parts, &to->destination, 1);
     if (t != NULL) { /* the name is not among them: there is more than one way to write it */
         const struct semel_str columns[] = {t->order,      t->id,      t->aggregatetype, t->aggregateid,
                                             t->type,       t->payload, t->headers,       t->destination,
                                             t->created_at, t->mark,    t->unmarked,      t->marked};
-        memcpy(parts + n, columns, sizeof columns);
-        n += sizeof columns / sizeof columns[0];
+        add_parts(&parts, columns, sizeof columns / sizeof columns[0]);
     }
-    if (!semel__sha256(parts, n, digest))
+    add_parts(&parts, to->allowed.at, to->allowed.n);
+    if (!semel__sha256(parts.at, parts.n, digest))
         return false;
     semel__hex(digest, sizeof digest, outbox->destinations);
     return true;

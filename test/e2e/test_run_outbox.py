@@ -269,14 +269,18 @@ def test_shards_are_shared_and_given_back_at_once(tmp_path, outbox):
 
 def test_a_relay_with_other_destinations_waits(tmp_path, outbox):
     # P115
-    with Daemon(tmp_path, outbox.settings(), name="one") as one:
+    here = outbox.settings(to={"kafka": "${KAFKA}"})
+    with Daemon(tmp_path, here, {"KAFKA": outbox.kafka.address}, name="one") as one:
         one.ready()
-        other = outbox.settings(to={"topics": [outbox.name, "another"]})
-        with Daemon(tmp_path, other, name="two") as two:
-            two.until(lambda: two.lines("relay waits"), "the second waits")
-            assert two.get("/readyz")[0] == 503 and "other destinations" in two.get("/readyz")[1]
-            outbox.put("a", 1)
-            one.until(lambda: outbox.left() == 0, "the first publishes")
+        for name, other, kafka in (("topics", outbox.settings(to={"topics": [outbox.name, "another"]}), ""),
+                                   ("broker", here, "127.0.0.1:1")):  # the same file, another broker
+            with Daemon(tmp_path, other, {"KAFKA": kafka}, name=name) as two:
+                two.until(lambda: two.lines("relay waits"), "the second waits")
+                assert two.get("/readyz")[0] == 503 and "other destinations" in two.get("/readyz")[1]
+                outbox.put("a", 1)
+                one.until(lambda: outbox.left() == 0, "the first publishes")
+        with Daemon(tmp_path, outbox.settings(), name="same") as same:  # written out
+            same.ready()
 
 
 def test_a_topic_that_is_missing_holds_back_its_own_events_only(tmp_path, outbox):

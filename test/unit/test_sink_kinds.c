@@ -170,6 +170,60 @@ static void settings_of_a_sink_are_checked_and_open_it(void **state)
         run_case(&cases[i]);
 }
 
+/* What two relays compare, besides the names of destinations. */
+static void assert_places(const char *name, const struct value a[3], const struct value b[3], bool same)
+{
+    const struct semel_broker_kind *kind = semel__sink_kind(semel__str(name));
+    _Alignas(max_align_t) char options[2][OPTIONS_MAX] = {{0}};
+    struct semel_str place[2][SEMEL_SINK_PLACE_PARTS] = {{{0}}};
+    bool equal = true;
+
+    for (size_t i = 0; i < 3; i++) {
+        const struct semel_str values[2] = {semel__str(a[i].text), semel__str(b[i].text)};
+        if (a[i].name != NULL)
+            put(kind, options[0], a[i].name, &values[0], 1);
+        if (b[i].name != NULL)
+            put(kind, options[1], b[i].name, &values[1], 1);
+    }
+    kind->to_place(options[0], place[0]);
+    kind->to_place(options[1], place[1]);
+    for (size_t i = 0; i < SEMEL_SINK_PLACE_PARTS; i++) {
+        equal &= semel__str_eq(place[0][i], place[1][i]);
+        assert_true(place[0][i].p == NULL || strstr(place[0][i].p, "hunter2") == NULL);
+    }
+    assert_int_equal(equal, same);
+}
+
+/* P115 */
+static void place_of_a_sink_is_its_server_and_has_no_secret(void **state)
+{
+    static const struct value k1[3] = {{"kafka", "k1:9092", NULL}}, k2[3] = {{"kafka", "k2:9092", NULL}},
+                              mq[3] = {{"amqp", "amqp://a:hunter2@mq/shop", NULL}, {"password", "hunter2", NULL}},
+                              mq_user[3] = {{"amqp", "amqps://b:other@mq/shop", NULL}},
+                              mq_odd[3] = {{"amqp", "amqp://a:hunter2@b@mq/shop", NULL}},
+                              mq_vhost[3] = {{"amqp", "amqp://mq/shop@two", NULL}},
+                              mq_host[3] = {{"amqp", "amqp://a:hunter2@mq2/shop", NULL}},
+                              mq_to[3] = {{"amqp", "amqp://mq/shop", NULL}, {"exchange", "events", NULL}},
+                              sqs[3] = {{"sqs", "https://sqs.example/1/orders", NULL},
+                                        {"region", "eu-central-1", NULL},
+                                        {"secret_key", "hunter2", NULL}},
+                              sqs_url[3] = {{"sqs", "https://sqs.example/2/orders", NULL},
+                                            {"region", "eu-central-1", NULL}},
+                              sqs_region[3] = {{"sqs", "https://sqs.example/1/orders", NULL},
+                                               {"region", "eu-west-1", NULL}};
+    (void)state;
+    assert_places("kafka", k1, k1, true);
+    assert_places("kafka", k1, k2, false);
+    assert_places("amqp", mq, mq_user, true);
+    assert_places("amqp", mq_odd, mq, true);
+    assert_places("amqp", mq, mq_vhost, false);
+    assert_places("amqp", mq, mq_host, false);
+    assert_places("amqp", mq, mq_to, false);
+    assert_places("sqs", sqs, sqs, true);
+    assert_places("sqs", sqs, sqs_url, false);
+    assert_places("sqs", sqs, sqs_region, false);
+}
+
 static void every_sink_is_described(void **state)
 {
     (void)state;
@@ -192,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_sink_is_described),
         cmocka_unit_test(settings_of_a_sink_are_checked_and_open_it),
+        cmocka_unit_test(place_of_a_sink_is_its_server_and_has_no_secret),
     };
 
     return cmocka_run_group_tests_name("sink_kinds", tests, NULL, NULL);
