@@ -49,7 +49,7 @@ static semel_status run(struct semel *s, const struct semel_msg *msg, int64_t to
                         struct semel_error *err)
 {
     char key[SEMEL_STEP_KEY_SIZE];
-    semel_status status = semel_step_key(msg, "mail", key, err);
+    semel_status status = semel_step_key(msg, "effect", key, err);
     if (status == SEMEL_OK)
         status = semel_inbox_renew(s, token, 60000, err); /* FENCED: it is somebody else's by now; stop */
     if (status != SEMEL_OK)
@@ -79,7 +79,7 @@ static semel_status handle(struct semel *s, size_t i, struct semel_error *err)
         status = run(s, &msg, verdict.token, mails[i].answer_lost, err);
         printf(", sent%s\n", mails[i].answer_lost ? " without an answer" : "");
     } else if (verdict.why == SEMEL_WHY_UNKNOWN) {
-        status = semel_step_key(&msg, "mail", key, err);
+        status = semel_step_key(&msg, "effect", key, err);
         printf(", the other side %s it: semel inbox resolve or retry\n", was_sent(key) ? "has" : "does not have");
     } else {
         printf(", first answer %.*s\n", (int)verdict.outcome.n, verdict.outcome.n > 0 ? verdict.outcome.p : "");

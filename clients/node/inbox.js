@@ -24,7 +24,7 @@
 //
 // Where the effect is outside the database, { effect: 'outside' } (or 'keyed': safe to repeat under its key), the
 // handler is (message) => ..., in no transaction, under a lease that a heartbeat renews; its Idempotency-Key is
-// message.key('charge'), and an error that is in no class is unknown (keyed: transient).
+// message.key(), and an error that is in no class is unknown (keyed: transient).
 'use strict';
 const { setTimeout: sleep } = require('timers/promises');
 const {

@@ -91,8 +91,9 @@ export class Message implements Delivery {
   readonly raw: Buffer;
   /** The body, parsed. What is no JSON is a permanent failure. */
   json(): any;
-  /** 64 hexadecimal digits for the Idempotency-Key of an outside call, the same for ever. */
-  key(step: string): string;
+  /** 64 hexadecimal digits for the Idempotency-Key of an outside call, the same for ever. `semel inbox show` has that
+   *  of the step 'effect'; who makes several calls names a step for each. */
+  key(step?: string): string;
 }
 
 /** What became of a delivery: docs/sql-postgres.md. */

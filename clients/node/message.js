@@ -68,7 +68,8 @@ class Message {
   }
 
   // 64 hexadecimal digits for the Idempotency-Key of an outside call: semel.step_key, the same for ever.
-  key(step) {
+  // `semel inbox show` has that of the step 'effect'; who makes several calls names a step for each.
+  key(step = 'effect') {
     const hash = createHash('sha256');
     for (const part of [this.consumer, this.source, String(this.id), step]) {
       const size = Buffer.alloc(8);

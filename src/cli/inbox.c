@@ -403,7 +403,8 @@ static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
     cli_field(cli, "position", row->position);
     cli_field(cli, "traceparent", row->traceparent);
     if (semel__facts_idempotency_key(f, key))
-        cli_say(cli, "%-14s%s (Idempotency-Key)", "call key", key);
+        cli_say(cli, "%-14s%s (Idempotency-Key%s)", "call key", key,
+                f->by_file ? "" : " of the step `effect`; of a program's own steps: " SEMEL_OTHER_STEPS);
     field_number(cli, "arrival", row->arrival);
     cli_field(cli, "headers", row->headers);
     if (!row->kept)

@@ -549,10 +549,11 @@ static void explain_unknown(const struct semel_ops_facts *f, struct semel_buf *w
     semel__buf_addf(why, "It is not running because attempt %d may have had its effect (", f->row->progress.attempts);
     put_error(why, &f->row->progress);
     semel__buf_addz(why, "). To run it again could do it twice, so nothing does that by itself.");
-    char key[SEMEL_STEP_KEY_TEXT], ask[200];
+    char key[SEMEL_STEP_KEY_TEXT], ask[320];
     bool known = semel__facts_idempotency_key(f, key);
-    snprintf(ask, sizeof ask, "Ask the other side whether it happened%s%s. If it did",
-             known ? ": its Idempotency-Key is " : "", known ? key : "");
+    snprintf(ask, sizeof ask, "Ask the other side whether it happened%s%s%s. If it did",
+             known ? ": its Idempotency-Key is " : "", known ? key : "",
+             known && !f->by_file ? ", if its program names no steps of its own (else " SEMEL_OTHER_STEPS ")" : "");
     suggest(f, next, f->row, ask, "resolve", REASON);
     suggest(f, next, f->row, "If it certainly did not", "retry",
             semel__row_too_old(f->policy, f->row, f->now_us) ? "--force " REASON : REASON);

@@ -19,6 +19,9 @@
 #define SEMEL_EXPLAIN_KEY_MAX 1000 /* rows of an order key that are looked at */
 #define SEMEL_WAITERS_MAX 10       /* named of those who wait for a business key; the others are counted */
 
+/* Where no file says which program runs the effect: how to compute the key of another step. */
+#define SEMEL_OTHER_STEPS "semel.step_key(consumer, message_id, step, source) has theirs"
+
 struct semel_ops_facts {
     const struct semel_row *row;
     const struct semel_policy *policy;
@@ -29,14 +32,15 @@ struct semel_ops_facts {
     size_t before, behind;        /* how many come before it and behind it in the key's order */
     bool more;                    /* there are more than were counted */
     const struct semel_row *open; /* another one that is processing or unknown */
+    bool by_file;                 /* a route's file sets its consumer: the daemon chose the step of its key */
     const char *store;            /* the value of --store, for suggested commands; NULL: it was not given */
 };
 
 /* Counts `rows`, the unfinished of the key in the key's order, into head, before, behind and open. */
 void semel__facts_key(struct semel_ops_facts *facts, const struct semel_row *rows, size_t n, bool more);
 
-/* The key under which its effect was asked for: Idempotency-Key, SEMEL_KEY or the step key of a worker that pulls.
- * false: its effect is in the database, and there is none. */
+/* The key of the step `effect`: the Idempotency-Key or SEMEL_KEY of a route, the key of a worker that pulls, and what
+ * clients send unless they name a step. false: its effect is in the database, and there is none. */
 bool semel__facts_idempotency_key(const struct semel_ops_facts *facts, char ret[SEMEL_STEP_KEY_TEXT]);
 
 /* Why it is not running (or what came of it); then what would make it run, or that there is nothing to do. */

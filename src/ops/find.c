@@ -295,10 +295,13 @@ semel_status semel__ops_facts(struct semel_ops *ops, const struct semel_row *row
 {
     struct semel_history *history = semel__arena_alloc(ops->arena, 1, sizeof *history);
     struct semel_policy *policy = semel__arena_alloc(ops->arena, 1, sizeof *policy);
-    bool said;
+    struct semel_consumer stored = {0};
+    bool said = false;
     if (history == NULL || policy == NULL)
         return semel__fail_memory(err);
-    semel_status status = semel__consumer_load(ops->store, row->consumer, ops->arena, policy, &said, err);
+    semel_status status = semel_store_consumer_read(ops->store, row->consumer, false, ops->arena, &stored, err);
+    if (status == SEMEL_OK)
+        status = semel__consumer_use(row->consumer, stored.settings, policy, &said, err);
     if (status == SEMEL_OK && !said && semel__str_given(row->order_key)) /* as the first message of a key settles it */
         policy->order = row->version != SEMEL_NONE ? SEMEL_ORDER_VERSION : SEMEL_ORDER_ARRIVAL;
     if (status == SEMEL_OK)
@@ -308,6 +311,7 @@ semel_status semel__ops_facts(struct semel_ops *ops, const struct semel_row *row
                                     .policy = policy,
                                     .history = history,
                                     .now_us = semel__now(&semel__clock_real),
+                                    .by_file = semel__str_given(stored.by.file),
                                     .store = ops->store_option};
     if (status == SEMEL_OK && semel__str_given(row->order_key) && policy->order != SEMEL_ORDER_NONE)
         status = read_key(ops, row, ret, err);

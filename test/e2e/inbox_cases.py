@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -141,6 +142,11 @@ class Desk:
 
     def rows(self, columns="message_id, status, attempts"):
         return self.sql(f"SELECT {columns} FROM semel.inbox WHERE consumer = '{self.name}' ORDER BY message_id")
+
+    def shown(self, id):
+        done = subprocess.run([os.environ["SEMEL_BIN"], "inbox", "show", id, "--consumer", self.name, "--store",
+                               self.shop.url, "--json"], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
 
     def calls(self):
         return [line.split() for line in self.app.calls.read_text().splitlines()] if self.app.calls.exists() else []
@@ -471,7 +477,7 @@ def test_outside_effect_runs_under_a_lease_and_its_key(desk):
     said = desk.deliver(("m1", {"outcome": {"sent": 1}}), effect="outside")
     assert (said["act"], said["acknowledge"]) == ("run", True)
     assert desk.deliver(("m1", {"outcome": {"sent": 1}}), effect="outside")["outcome"] == {"sent": 1}
-    key = desk.sql(f"SELECT semel.step_key('{desk.name}', 'm1', 'call')")[0][0]
+    key = desk.sql(f"SELECT semel.step_key('{desk.name}', 'm1', 'effect')")[0][0]
     assert desk.calls() == [["m1", key, "1"]]
     assert [one["act"] for one in desk.deliver(("o1", {}), ("m1", {}), ("o2", {}), effect="outside")] == [
         "run", "ack", "run"]
@@ -479,6 +485,17 @@ def test_outside_effect_runs_under_a_lease_and_its_key(desk):
                                         ("Rejected", "rejected")]):
         desk.deliver((f"n{n}", {"raise": word}), effect="outside")
         assert desk.rows()[n + 1][:2] == (f"n{n}", status)
+
+
+# E1: who asks the other side by the key that `show` has finds the call
+def test_key_that_show_has_is_the_one_that_was_sent(desk):
+    desk.set('{"effect": "outside"}')
+    desk.deliver({"id": "m1", "body": '{"raise": "KeyError"}', "source": "orders"}, effect="outside")
+    (_, sent, _), = desk.calls()
+    shown = desk.shown("m1")
+    assert (shown["status"], shown["idempotency_key"]) == ("unknown", sent)
+    step = re.search(r"(semel\.step_key)\(consumer, message_id, step, source\)", shown["next"])  # no route's file sets it
+    assert desk.sql(f"SELECT {step[1]}('{desk.name}', 'm1', 'effect', 'orders')") == [(sent,)]
 
 
 # I15: the heartbeat
@@ -494,7 +511,7 @@ def test_keyed_effect_has_one_key_whatever_its_source(desk):
     desk.deliver({"id": "m1", "body": '{"raise": "KeyError"}', "source": "orders"}, effect="keyed")
     poll(lambda: desk.ask("work_once", effect="keyed") == 0 and desk.rows()[0][1] == "dead")
     assert len(desk.calls()) > 1
-    assert {call[1] for call in desk.calls()} == {desk.sql(f"SELECT semel.step_key('{desk.name}', 'm1', 'call')")[0][0]}
+    assert {call[1] for call in desk.calls()} == {desk.shown("m1")["idempotency_key"]}
 
 
 ODD = [{"outcome": "nul \0"}, {"outcome": "\ud800"}, {"odd": "long"}, {"odd": "nan"}, {"odd": "loop"}]

@@ -322,6 +322,25 @@ static void unknown_message_asks_to_find_out_first(void **state)
     tear_down(&s);
 }
 
+/* E1: whose effect a program of its own runs may name steps that nobody knows here. */
+static void key_of_an_unknown_message_names_its_step_unless_a_file_sets_the_consumer(void **state)
+{
+    struct scene s;
+    char key[SEMEL_STEP_KEY_TEXT];
+
+    (void)state;
+    for (int by_file = 0; by_file < 2; by_file++) {
+        set_up(&s, SEMEL_STATE_UNKNOWN, SEMEL_CLASS_LEASE, "its worker died");
+        s.policy.effect = SEMEL_EFFECT_OUTSIDE;
+        s.facts.by_file = by_file == 1;
+        explain(&s);
+        assert_true(semel__facts_idempotency_key(&s.facts, key));
+        assert_has(&s.next, key);
+        assert_int_equal(strstr(s.next.p, "semel.step_key(consumer, message_id, step, source)") == NULL, by_file);
+        tear_down(&s);
+    }
+}
+
 static void dead_message_says_why_and_what_a_retry_does(void **state)
 {
     struct scene s;
@@ -641,6 +660,7 @@ int main(void)
         cmocka_unit_test(message_that_waits_for_a_later_one_at_its_effect_names_it),
         cmocka_unit_test(message_ahead_of_a_gap_says_what_is_missing_and_what_happens_when_it_does_not_come),
         cmocka_unit_test(unknown_message_asks_to_find_out_first),
+        cmocka_unit_test(key_of_an_unknown_message_names_its_step_unless_a_file_sets_the_consumer),
         cmocka_unit_test(dead_message_says_why_and_what_a_retry_does),
         cmocka_unit_test(dead_message_older_than_the_retention_needs_force_and_says_how_old_it_is),
         cmocka_unit_test(dead_message_tells_who_waits_behind_it),

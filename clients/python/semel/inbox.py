@@ -24,7 +24,7 @@ attempt counts; after a lost COMMIT, too: the store knows whether the message is
 Unavailable (later), Unusable (fix it first).
 
 Where the effect is outside the database, effect="outside" (or "keyed": safe to repeat under its key), the handler is
-charge(message), in no transaction, under a lease that a heartbeat renews; its Idempotency-Key is message.key("charge"),
+charge(message), in no transaction, under a lease that a heartbeat renews; its Idempotency-Key is message.key(),
 and an exception that is in no class is unknown (keyed: transient).
 """
 from __future__ import annotations

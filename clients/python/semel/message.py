@@ -81,8 +81,9 @@ class Message:
         except (ValueError, RecursionError) as error:
             raise Permanent(f"the payload is no JSON: {error}") from None
 
-    def key(self, step: str) -> str:
-        """64 hexadecimal digits for the Idempotency-Key of an outside call: semel.step_key, the same for ever."""
+    def key(self, step: str = "effect") -> str:
+        """64 hexadecimal digits for the Idempotency-Key of an outside call: semel.step_key, the same for ever. `semel
+        inbox show` has that of the step "effect"; who makes several calls names a step for each."""
         parts = [part.encode() for part in (self.consumer, self.source, str(self.id), step)]
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
 

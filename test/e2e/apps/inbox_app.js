@@ -42,7 +42,7 @@ async function straggle(tx, message) {
 
 // What a call to another service is: it cannot be rolled back.
 async function outside(message) {
-  fs.appendFileSync(process.env.CALLS, `${message.id} ${message.key('call')} ${message.attempt}\n`);
+  fs.appendFileSync(process.env.CALLS, `${message.id} ${message.key()} ${message.attempt}\n`);
   const asked = message.json();
   if (asked.sleep) await pause(asked.sleep);
   if (asked.raise) throw new errors[asked.raise]('as asked');

@@ -91,7 +91,7 @@ async def book(tx, message):
 async def outside(message):
     """What a call to another service is: it cannot be rolled back."""
     with open(os.environ["CALLS"], "a", encoding="utf-8") as calls:
-        calls.write(f"{message.id} {message.key('call')} {message.attempt}\n")
+        calls.write(f"{message.id} {message.key()} {message.attempt}\n")
     asked = message.json
     if asked.get("sleep"):
         await (asyncio.sleep(asked["sleep"]) if DRIVER == "async" else value(time.sleep(asked["sleep"])))

@@ -12,7 +12,7 @@ const inbox = new Inbox('billing', pool, async (tx, message) => {
   return { id };
 }, { permanent: [RangeError] });
 const answer: Promise<Answer> = inbox.deliver({ id: 'evt-1', body: Buffer.from('{}') });
-new Inbox('mail', pool, (message) => message.key('send'), { effect: 'keyed' });
+new Inbox('mail', pool, (message) => message.key() + message.key('send'), { effect: 'keyed' });
 new Inbox('bulk', pool, async (tx, messages) => { await tx.query('', [messages.length]); }, { batch: true });
 pool.connect().then((client) => inbox.put(client, { id: 1, body: null }, new Date()));
 inbox.work({ signal: new AbortController().signal }).then(() => answer);
