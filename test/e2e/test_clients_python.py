@@ -80,8 +80,8 @@ def asked_twice(shop, monkeypatch, body=b"{}", **kwargs):
     async def main():
         async with psycopg_pool.AsyncConnectionPool(shop.url, kwargs=kwargs) as pool:
             guarded = Idempotency(handler, pool, caller=lambda scope: "alice")
-            print_ = guarded.print
-            guarded.print = lambda *given: threads.append(threading.current_thread()) or print_(*given)
+            print_ = guarded.set.print
+            guarded.set.print = lambda *given: threads.append(threading.current_thread()) or print_(*given)
             for _ in range(2):
                 await guarded({"type": "http", "method": "POST", "path": "/", "query_string": b"",
                                "headers": [(b"idempotency-key", KEY.encode())]}, receive, send)
@@ -97,6 +97,19 @@ def test_settings_of_the_pool_change_nothing(pg_server, monkeypatch, setting):  
     given = {"row_factory": rows.dict_row, "autocommit": True}[setting]
     assert asked_twice(shop, monkeypatch, **{setting: given})[0] == [201, b"done"] * 2
     assert shop.sql("SELECT count(*) FROM ledger") == [("1",)]
+
+
+@pytest.mark.parametrize("given", [{}, {"caller": "shop.auth"}, {"caller": len, "waite": 1}])
+def test_settings_that_are_wrong_are_refused_at_the_start(monkeypatch, given):
+    monkeypatch.syspath_prepend(SOURCE / "clients/python")
+    from semel.rules import Settings
+    with pytest.raises(TypeError, match="caller|waite"):
+        Settings(**given)
+
+
+@pytest.mark.parametrize("name", ["asgi.py", "django.py"])
+def test_each_middleware_has_less_than_200_lines(name):
+    assert len((SOURCE / "clients/python/semel" / name).read_text().splitlines()) < 200
 
 
 # P104: the loop serves others while a large body is digested

@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
-import logging
-import random
 from typing import Any, Awaitable, Callable, Optional, Union
 from urllib.parse import quote
 
@@ -22,38 +19,30 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from . import rules
-from .fingerprint import fingerprint
-from .rules import Refusal
-
-log = logging.getLogger("semel")
+from .links import settled
+from .rules import Refusal, log
 
 
 def connection(request: Any) -> psycopg.AsyncConnection[Any]:
     """The connection of a guarded request, in its transaction. Its end is the middleware's: never commit it."""
-    try:
-        conn: psycopg.AsyncConnection[Any] = request.scope["semel"]
-        return conn
-    except KeyError:
-        raise RuntimeError("this request has no transaction: make its key required in the middleware's rule") from None
+    if "semel" not in request.scope:
+        raise RuntimeError("this request has no transaction: make its key required in the middleware's rule")
+    conn: psycopg.AsyncConnection[Any] = request.scope["semel"]
+    return conn
 
 
 class Idempotency:
+    """Its other settings are those of rules.Settings."""
+
     def __init__(self, app: Callable[..., Awaitable[None]], pool: Any,
                  caller: Callable[[Any], Union[None, str, Awaitable[Optional[str]]]],
-                 rule: Callable[[str, str], str] = rules.default_rule, *, anonymous: bool = False,
-                 listed: tuple[str, ...] = (), ignore: tuple[str, ...] = (), answer: str = "24 hours",
-                 keep: str = "30 days", wait: float = 5, timeout: float = 60, max_body: int = 1 << 20,
-                 max_stored: int = 1 << 20, max_answer: int = 1 << 26) -> None:
-        self.app, self.pool, self.caller, self.rule, self.anonymous = app, pool, caller, rule, anonymous
-        self.print = functools.partial(fingerprint, listed=listed, ignore=ignore)
-        self.lifetimes, self.wait, self.idle = (answer, keep), wait, f"{int(timeout * 1000)}ms"
-        self.max_body, self.max_stored, self.max_answer = max_body, max_stored, max_answer
+                 rule: Callable[[str, str], str] = rules.default_rule, **settings: Any) -> None:
+        self.app, self.pool, self.set = app, pool, rules.Settings(caller, rule, **settings)
         self.running: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         keys = [value for name, value in scope.get("headers", ()) if name.lower() == b"idempotency-key"]
-        how = self.rule(scope["method"], scope["path"]) if scope["type"] == "http" else "off"
-        if how == "off" or (how == "optional" and not keys):
+        if scope["type"] != "http" or not self.set.guards(scope["method"], scope["path"], bool(keys)):
             return await self.app(scope, receive, send)
         task = asyncio.ensure_future(_Request(self, scope, receive, send).guard(keys))
         self.running.add(task)  # the loop itself keeps no task alive
@@ -65,9 +54,8 @@ class _Request:
     """One guarded request. Its connection goes back to the pool when the application has returned."""
 
     def __init__(self, owner: Idempotency, scope: Any, receive: Any, send: Any) -> None:
-        self.owner, self.scope, self.receive, self.send = owner, scope, receive, send
+        self.owner, self.set, self.scope, self.receive, self.send = owner, owner.set, scope, receive, send
         self.conn: Optional[psycopg.AsyncConnection[Any]] = None
-        self.deadline = asyncio.get_running_loop().time() + owner.wait
         self.settled = asyncio.Event()
         self.arguments: tuple[Any, ...] = ()
         self.status, self.headers, self.body = 0, [], bytearray()  # type: int, list[Any], bytearray
@@ -77,17 +65,15 @@ class _Request:
             key, body = rules.key_of(keys), await self.read_body()
             if body is None:
                 return  # the client is gone, and nothing was begun
-            said = self.owner.caller(self.scope)
-            caller = await said if inspect.isawaitable(said) else said
-            scope = rules.scope_of(caller, self.owner.anonymous)
-            self.arguments = (self.owner.idle, scope, key, await self.fingerprint(body), *self.owner.lifetimes)
-            row = await self.begin()
+            scope = rules.scope_of(await settled(self.set.caller(self.scope)), self.set.anonymous)
+            self.arguments = self.set.beginning(scope, key, await self.fingerprint(body))
+            row = await self.begin(self.set.wait)
             if row[0] == "run":
                 await self.run(row[4], body)
             else:
-                await self.replay(row)
+                await self.answer(*rules.replay(row))
         except Refusal as refusal:
-            await self.refuse(refusal)
+            await self.answer(*refusal.answer)
         finally:
             await self.give_back()
 
@@ -99,21 +85,21 @@ class _Request:
                 return None
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            rules.limited(len(body), self.owner.max_body)
+            self.set.limit(len(body))
         return bytes(body)
 
     async def fingerprint(self, body: bytes) -> bytes:
         """Of a large body beside the loop: a megabyte of JSON takes a second (P104)."""
         path = self.scope.get("raw_path") or quote(self.scope["path"]).encode()
-        print_ = functools.partial(self.owner.print, self.scope["method"].encode(), path, self.scope["query_string"],
+        print_ = functools.partial(self.set.print, self.scope["method"].encode(), path, self.scope["query_string"],
                                    list(self.scope["headers"]), body)
         if len(body) <= 1 << 15:
             return print_()
         return await asyncio.get_running_loop().run_in_executor(None, print_)
 
-    async def begin(self) -> Any:
-        """Asks for the key while it is busy, at most until the deadline. Holds no connection while it waits."""
-        pause = 0.02
+    async def begin(self, wait: float) -> Any:
+        """Asks for the key while it is busy, at most for the wait. Holds no connection while it waits."""
+        deadline, pauses = asyncio.get_running_loop().time() + wait, rules.pauses()
         while True:
             row: Any = None
             try:
@@ -131,10 +117,9 @@ class _Request:
             await self.give_back()
             if row is not None and row[0] != "busy":
                 return row
-            if asyncio.get_running_loop().time() >= self.deadline:
+            if asyncio.get_running_loop().time() >= deadline:
                 raise rules.refusal_of("busy") if row is not None else rules.not_stored(True)
-            await asyncio.sleep(pause * random.uniform(0.5, 1))
-            pause = min(pause * 2, 0.5)
+            await asyncio.sleep(next(pauses))
 
     async def undo(self) -> None:
         if self.conn is not None:
@@ -163,10 +148,10 @@ class _Request:
                 self.status, self.headers = message["status"], list(message.get("headers", ()))
             elif message["type"] == "http.response.body" and not self.settled.is_set():
                 self.body += message.get("body", b"")
-                if len(self.body) > self.owner.max_answer:
+                if len(self.body) > self.set.max_answer:
                     await self.undo()
-                    await self.refuse(rules.too_long(self.owner.max_answer))
-                    raise RuntimeError(f"an answer with a key has at most {self.owner.max_answer} bytes")
+                    await self.answer(*rules.too_long(self.set.max_answer).answer)
+                    raise RuntimeError(f"an answer with a key has at most {self.set.max_answer} bytes")
                 if not message.get("more_body", False):
                     await self.settle(token)
 
@@ -181,8 +166,7 @@ class _Request:
         body = bytes(self.body)
         try:
             if rules.completes(self.status, self.headers):
-                kept = body if len(body) <= self.owner.max_stored else None
-                await self.conn.execute(rules.FINISH, (token, self.status, rules.stored(self.headers), kept))
+                await self.conn.execute(rules.FINISH, self.set.ending(token, self.status, self.headers, body))
                 try:
                     await self.conn.commit()
                 except psycopg.OperationalError as error:
@@ -194,28 +178,17 @@ class _Request:
         except psycopg.OperationalError as error:
             log.error("answer not stored: %s; the work is rolled back", error)
             await self.undo()
-            await self.refuse(rules.not_stored(True))
+            await self.answer(*rules.not_stored(True).answer)
         except Refusal as refusal:
-            await self.refuse(refusal)
+            await self.answer(*refusal.answer)
 
     async def read_again(self) -> None:
         await self.give_back()
-        self.deadline = asyncio.get_running_loop().time() + max(self.owner.wait, 5)
         try:
-            row = await self.begin()
+            row = await self.begin(max(self.set.wait, 5))
         except Refusal as error:
             raise rules.not_stored(False) from error
-        if row[0] == "run":
-            raise rules.not_stored(True)
-        await self.replay(row)
-
-    async def replay(self, row: Any) -> None:
-        if row[0] != "replay":
-            raise rules.refusal_of(row[0])
-        await self.answer(row[1], rules.replayed(row[2], row[3]), row[3] or b"")
-
-    async def refuse(self, refusal: Refusal) -> None:
-        await self.answer(refusal.status, refusal.headers, refusal.body)
+        await self.answer(*rules.replay(row))
 
     async def answer(self, status: int, headers: Any, body: bytes) -> None:
         self.settled.set()

@@ -10,10 +10,7 @@ a lost COMMIT the key is read again, never guessed.
 """
 from __future__ import annotations
 
-import logging
-import random
 import time
-import types
 from typing import Any, Callable
 from urllib.parse import quote
 
@@ -23,74 +20,68 @@ from django.http import HttpResponse
 from django.utils.module_loading import import_string
 
 from . import rules
-from .fingerprint import fingerprint
-from .rules import Refusal
-
-log = logging.getLogger("semel")
-DEFAULTS = {"caller": None, "rule": rules.default_rule, "anonymous": False, "listed": (), "ignore": (),
-            "answer": "24 hours", "keep": "30 days", "wait": 5, "timeout": 60, "max_body": 1 << 20,
-            "max_stored": 1 << 20, "max_answer": 1 << 26, "using": "default"}
-
+from .rules import Refusal, log
 
 class Lost(Exception):
     """The connection was lost after the key was begun: the COMMIT may have happened."""
 
 
 class Idempotency:
+    """settings.SEMEL has those of rules.Settings, and `using`, the database."""
+
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
-        given = getattr(settings, "SEMEL", {})
-        unknown = sorted(set(given) - set(DEFAULTS))
-        if unknown or not given.get("caller"):
-            raise ValueError(f"settings.SEMEL: unknown: {unknown}" if unknown else "settings.SEMEL: caller is missing")
-        self.get_response, self.set = get_response, types.SimpleNamespace(**{**DEFAULTS, **given})
+        given = {"using": "default", **getattr(settings, "SEMEL", {})}
         for name in ("caller", "rule"):
-            if isinstance(getattr(self.set, name), str):
-                setattr(self.set, name, import_string(getattr(self.set, name)))
+            if isinstance(given.get(name), str):
+                given[name] = import_string(given[name])
+        self.get_response, self.using = get_response, given.pop("using")
+        try:
+            self.set = rules.Settings(**given)
+        except TypeError as error:
+            raise ValueError(f"settings.SEMEL: {error}") from None
 
     def __call__(self, request: Any) -> Any:
         key = request.META.get("HTTP_IDEMPOTENCY_KEY")
-        how = self.set.rule(request.method, request.path)
-        if how == "off" or (how == "optional" and key is None):
+        if not self.set.guards(request.method, request.path, key is not None):
             return self.get_response(request)
         try:  # a server joins two headers by a comma
             return self.guard(request, [] if key is None else key.encode("latin-1", "replace").split(b","))
         except Refusal as refusal:
-            return answer(refusal.status, refusal.headers, refusal.body)
+            return answer(*refusal.answer)
 
     def guard(self, request: Any, keys: list[bytes]) -> Any:
         key = rules.key_of(keys)
-        rules.limited(int(request.META.get("CONTENT_LENGTH") or 0), self.set.max_body)
-        rules.limited(len(request.body), self.set.max_body)
-        if len(request.body) < int(request.META.get("CONTENT_LENGTH") or 0):  # Django reads what there is (P93)
+        length = int(request.META.get("CONTENT_LENGTH") or 0)
+        self.set.limit(length)
+        self.set.limit(len(request.body))
+        if len(request.body) < length:  # Django reads what there is (P93)
             raise Refusal(400, "incomplete", "the body is shorter than its Content-Length")
         scope = rules.scope_of(self.set.caller(request), self.set.anonymous)
-        print_ = fingerprint(request.method.encode(), path_of(request), request.META.get("QUERY_STRING", "").encode(),
-                             [(name.encode("latin-1"), value.encode("latin-1", "replace"))
-                              for name, value in request.headers.items()],
-                             request.body, self.set.listed, self.set.ignore)
-        arguments = (f"{int(self.set.timeout * 1000)}ms", scope, key, print_, self.set.answer, self.set.keep)
+        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace"))
+                   for name, value in request.headers.items()]
+        query = request.META.get("QUERY_STRING", "").encode()
+        print_ = self.set.print(request.method.encode(), path_of(request), query, headers, request.body)
+        arguments = self.set.beginning(scope, key, print_)
         try:
             row, response = self.ask(arguments, self.set.wait, lambda token: self.run(request, token))
         except Lost as lost:
             log.error("COMMIT has no answer: %s; the key is read again", lost.__cause__)
             row, response = self.read_again(arguments), None
-        if response is None and row[0] != "replay":
-            raise rules.refusal_of(row[0])
-        return response or answer(row[1], rules.replayed(row[2], row[3]), bytes(row[3] or b""))
+        return answer(*rules.replay(row)) if response is None else response
 
     def ask(self, arguments: tuple[Any, ...], wait: float, run: Callable[[int], Any]) -> Any:
         """Begins the key until the answer is not busy, at most for the wait. Holds no connection while it waits."""
-        deadline, pause = time.monotonic() + wait, 0.02
+        deadline, pauses = time.monotonic() + wait, rules.pauses()
         while True:
             row: Any = None
             try:
-                with transaction.atomic(using=self.set.using, durable=True):
+                with transaction.atomic(using=self.using, durable=True):
                     row = self.call(rules.BEGIN, arguments)
                     if row[0] == "run":
                         return row, run(row[4])
             except (OperationalError, InterfaceError) as error:
                 if row is not None and row[0] == "run":
-                    connections[self.set.using].close()
+                    connections[self.using].close()
                     raise Lost from error
                 log.warning("store unavailable: %s", error)
             except DatabaseError as error:
@@ -100,14 +91,13 @@ class Idempotency:
                 raise rules.not_stored(True) from error
             if row is not None and row[0] != "busy":
                 return row, None
-            connections[self.set.using].close()
+            connections[self.using].close()
             if time.monotonic() >= deadline:
                 raise rules.refusal_of("busy") if row is not None else rules.not_stored(True)
-            time.sleep(pause * random.uniform(0.5, 1))
-            pause = min(pause * 2, 0.5)
+            time.sleep(next(pauses))
 
     def call(self, statement: str, arguments: tuple[Any, ...]) -> Any:
-        with connections[self.set.using].cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(statement, arguments)
             return cursor.fetchone()
 
@@ -125,23 +115,19 @@ class Idempotency:
             body = response.content
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
         if rules.completes(response.status_code, headers):
-            kept = bytes(body) if len(body) <= self.set.max_stored else None
-            self.call(rules.FINISH, (token, response.status_code, rules.stored(headers), kept))
+            self.call(rules.FINISH, self.set.ending(token, response.status_code, headers, bytes(body)))
         else:
-            transaction.set_rollback(True, using=self.set.using)
+            transaction.set_rollback(True, using=self.using)
         del response["Semel-Outcome"]
         return response
 
     def read_again(self, arguments: tuple[Any, ...]) -> Any:
         def undo(_: int) -> None:
-            transaction.set_rollback(True, using=self.set.using)
+            transaction.set_rollback(True, using=self.using)
         try:
-            row, _ = self.ask(arguments, max(self.set.wait, 5), undo)
+            return self.ask(arguments, max(self.set.wait, 5), undo)[0]
         except (Lost, Refusal) as error:
             raise rules.not_stored(False) from error
-        if row[0] == "run":
-            raise rules.not_stored(True)
-        return row
 
 
 def path_of(request: Any) -> bytes:

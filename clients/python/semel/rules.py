@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""The rules that every middleware shares: which key, which answer is kept, and what a refusal looks like."""
+"""What every middleware shares: settings, and the rules: which key, which answer is kept, what a refusal looks like."""
 from __future__ import annotations
 
+import dataclasses
 import json
+import logging
+import random
 import re
-from typing import Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
+from .fingerprint import fingerprint
+
+log = logging.getLogger("semel")
 Pairs = Sequence[tuple[bytes, bytes]]
+Answer = tuple[int, Pairs, bytes]
 
 # The idle time-out ends a transaction whose handler never comes back: its key is free again then.
 BEGIN = """SELECT k.act, k.status, k.headers::text, k.body, k.token,
@@ -32,12 +39,12 @@ class Refusal(Exception):
 
     def __init__(self, status: int, name: str, detail: str, retry_after: Optional[int] = None) -> None:
         super().__init__(detail)
-        self.status = status
-        self.body = json.dumps({"type": f"urn:semel:idempotency:{name}", "title": TITLES[name], "status": status,
-                                "detail": detail}).encode()
-        self.headers = [(b"content-type", b"application/problem+json")]
+        body = json.dumps({"type": f"urn:semel:idempotency:{name}", "title": TITLES[name], "status": status,
+                           "detail": detail}).encode()
+        headers = [(b"content-type", b"application/problem+json")]
         if retry_after is not None:
-            self.headers.append((b"retry-after", str(retry_after).encode()))
+            headers.append((b"retry-after", str(retry_after).encode()))
+        self.answer: Answer = (status, headers, body)
 
 
 TITLES = {
@@ -51,6 +58,52 @@ TITLES = {
     "unknown": "The outcome of the first request is unknown",
     "not-stored": "The answer could not be stored",
 }
+
+
+def default_rule(method: str, path: str) -> str:
+    """required, optional, or off."""
+    return "optional" if method in ("POST", "PATCH") else "off"
+
+
+@dataclasses.dataclass
+class Settings:
+    """docs/idempotency.md has the table. Times are seconds, sizes are bytes."""
+
+    caller: Callable[[Any], Any]
+    rule: Callable[[str, str], str] = default_rule
+    anonymous: bool = False
+    listed: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    answer: str = "24 hours"
+    keep: str = "30 days"
+    wait: float = 5
+    timeout: float = 60
+    max_body: int = 1 << 20
+    max_stored: int = 1 << 20
+    max_answer: int = 1 << 26
+
+    def __post_init__(self) -> None:
+        if not callable(self.caller):
+            raise TypeError("caller must be a function of the request")
+
+    def guards(self, method: str, path: str, has_key: bool) -> bool:
+        how = self.rule(method, path)
+        return how != "off" and (has_key or how != "optional")
+
+    def limit(self, size: int) -> None:
+        if size > self.max_body:
+            raise Refusal(413, "too-large", f"a request with a key has at most {self.max_body} bytes")
+
+    def print(self, method: bytes, path: bytes, query: bytes, headers: Pairs, body: bytes) -> bytes:
+        return fingerprint(method, path, query, headers, body, self.listed, self.ignore)
+
+    def beginning(self, scope: str, key: str, print_: bytes) -> tuple[Any, ...]:
+        """The arguments of BEGIN."""
+        return f"{int(self.timeout * 1000)}ms", scope, key, print_, self.answer, self.keep
+
+    def ending(self, token: int, status: int, headers: Pairs, body: bytes) -> tuple[Any, ...]:
+        """The arguments of FINISH. A body that is too large to be kept was sent once."""
+        return token, status, stored(headers), body if len(body) <= self.max_stored else None
 
 
 def key_of(values: Sequence[bytes]) -> str:
@@ -70,11 +123,6 @@ def scope_of(caller: Optional[str], anonymous: bool) -> str:
     if caller is None and not anonymous:
         raise Refusal(401, "anonymous", "a key belongs to a caller, and this request has none")
     return "anonymous" if caller is None else f"caller:{caller}"
-
-
-def default_rule(method: str, path: str) -> str:
-    """required, optional, or off."""
-    return "optional" if method in ("POST", "PATCH") else "off"
 
 
 def completes(status: int, headers: Pairs) -> bool:
@@ -104,11 +152,28 @@ def replayed(headers: str, body: Optional[bytes]) -> list[tuple[bytes, bytes]]:
         (b"idempotent-replayed", b"true")]
 
 
+def replay(row: Any) -> Answer:
+    """The answer that is stored in a row of BEGIN."""
+    if row[0] != "replay":
+        raise refusal_of(row[0])
+    return row[1], replayed(row[2], row[3]), bytes(row[3] or b"")
+
+
+def pauses() -> Iterator[float]:
+    """Seconds, before a key is asked for again."""
+    pause = 0.02
+    while True:
+        yield pause * random.uniform(0.5, 1)
+        pause = min(pause * 2, 0.5)
+
+
 def refusal_of(act: str) -> Refusal:
     if act == "mismatch":
         return Refusal(422, "mismatch", "use a new key for a new request, and the same one only for retries")
     if act == "busy":
         return Refusal(409, "running", "repeat the request later, with the same key", retry_after=1)
+    if act == "run":  # of a key that is read again: the COMMIT that was lost did not happen
+        return not_stored(True)
     return Refusal(409, "unknown", "it must be reconciled before this request can be repeated")
 
 
@@ -119,8 +184,3 @@ def not_stored(certain: bool) -> Refusal:
 
 def too_long(most: int) -> Refusal:
     return Refusal(503, "not-stored", f"the answer has more than {most} bytes; nothing was done")
-
-
-def limited(size: int, most: int) -> None:
-    if size > most:
-        raise Refusal(413, "too-large", f"a request with a key has at most {most} bytes")
