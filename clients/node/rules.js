@@ -23,6 +23,9 @@ const stored = (headers) => headers.filter(([name]) => !IS_DROPPED.test(name));
 const OUTCOME = 'semel-outcome';
 // A key within its quotes. With them and its escapes it has at most 257 characters, as at the gateway.
 const QUOTED = /^"((?:[^"\\]|\\["\\])*)"$/;
+// A key that is a time and nothing else, as semel._idempotency_check sees it: since 1970, or as ISO 8601 writes it.
+const TIME = new RegExp('^([12]\\d{9}(\\d{3}){0,3}|[12]\\d{3}-?[01]\\d-?[0-3]\\d'
+  + '([T ]?[0-2]\\d:?[0-5]\\d(:?[0-6]\\d([.,]\\d+)?)?(Z|[+-]\\d{2}:?\\d{2})?)?)$');
 const TITLES = {
   missing: 'The Idempotency-Key header is missing',
   malformed: 'The Idempotency-Key header is malformed',
@@ -120,6 +123,17 @@ class Guard {
     return { method: raw.method, path, query: query.join('?'), headers, keys };
   }
 
+  // Of all keys that are times the first one is warned of.
+  keyOf(values) {
+    const key = keyOf(values);
+    if (!this.warned && TIME.test(key)) {
+      this.warned = true;
+      this.log(`Idempotency-Key "${key}" is a time and nothing else: two requests of one moment would share it; `
+        + 'clients must send a UUID');
+    }
+    return key;
+  }
+
   limit(size) {
     if (size <= this.maxBody) return;
     throw new Refusal(413, 'too-large', `a request with a key has at most ${this.maxBody} bytes`);
@@ -127,7 +141,7 @@ class Guard {
 
   // Begins the key. Gives {answer}, to be sent as it is; or {held}, for a handler that now runs.
   async begin(request, look, body) {
-    const key = keyOf(look.keys);
+    const key = this.keyOf(look.keys);
     const caller = (await this.caller(request)) ?? null;
     if (caller === null && !this.anonymous) {
       throw new Refusal(401, 'anonymous', 'a key belongs to a caller, and this request has none');
@@ -245,4 +259,4 @@ class Held {
   }
 }
 
-module.exports = { DROPPED, Guard, Refusal, flat, pairsOf, stored, tooLong };
+module.exports = { DROPPED, Guard, Refusal, TIME, flat, pairsOf, stored, tooLong };

@@ -288,6 +288,30 @@ def test_bad_keys_and_unknown_callers_are_refused(app, db):
     assert committed(db, "SELECT count(*) FROM semel.idempotency WHERE key = %s", r'a"b\c 12') == [(1,)]
 
 
+TIMES = {"1763398800": 1, "1763398800123": 1, "1763398800123456": 1, "1763398800123456789": 1, "17633988001": 0,
+         "9763398800": 0, "20261117": 1, "2026-11-17": 1, "2026-11-17T17:00:00Z": 1, "2026-11-17 17:00:00.5+01:00": 1,
+         "20261117T170000.123": 1, "2026-11-17T17:0": 0, "2026-41-17": 0, "order 2026-11-17": 0, KEY: 0}
+
+
+# A4: all doors warn of it
+def test_key_that_is_a_time_is_warned_of_once(app, db):
+    def warnings():
+        return app.log.read_text().count("is a time and nothing else")
+    before = warnings()
+    for key, is_time in sorted(TIMES.items(), key=lambda item: item[1]):
+        assert app.send(key=key)[0] == 201
+        assert is_time or warnings() == before, key
+    assert warnings() == before + 1
+
+
+def assert_times_of_sql(db):
+    """That the table is what SQL warns of."""
+    for key, is_time in TIMES.items():
+        del db.notices[:]
+        committed(db, "SELECT semel._idempotency_check('test', 'caller', %s)", key)
+        assert len(db.notices) == is_time, key
+
+
 # P51
 def test_bodies_and_answers_have_bounds(app, db):
     assert problem(app.send(body=b'{"a": "' + b"x" * (1 << 20) + b'"}')) == (413, "too-large")

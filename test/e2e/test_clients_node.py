@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: MIT
 """The middleware of clients/node."""
+import json
 import socket
+import subprocess
 
 import pytest
 
 pytest.register_assert_rewrite("middleware")
 from middleware import *  # noqa: E402,F401,F403
-from middleware import KEY, App, committed, effects, header, keys, poll  # noqa: E402
+from middleware import (KEY, SOURCE, TIMES, App, assert_times_of_sql, committed, effects, header, keys,  # noqa: E402
+                        poll)
 
 FRAMEWORKS = ["express", "fastify"]
+
+
+# A4
+def test_times_are_those_of_sql(db):
+    assert_times_of_sql(db)
+    script = "console.log(JSON.stringify(process.argv.slice(2).map((key) => require(process.argv[1]).TIME.test(key))))"
+    done = subprocess.run(["node", "-e", script, SOURCE / "clients/node/rules.js", *TIMES], capture_output=True,
+                          text=True, check=True)
+    assert dict(zip(TIMES, json.loads(done.stdout))) == TIMES
 
 
 # A8 P80: only the first answer counts; what is sent behind it, or instead of it, does not overtake its COMMIT

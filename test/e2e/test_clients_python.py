@@ -8,7 +8,7 @@ import pytest
 
 pytest.register_assert_rewrite("middleware")
 from middleware import *  # noqa: E402,F401,F403
-from middleware import KEY, SOURCE, Shop  # noqa: E402
+from middleware import KEY, SOURCE, TIMES, Shop, assert_times_of_sql  # noqa: E402
 
 FRAMEWORKS = ["fastapi", "django"]
 
@@ -55,6 +55,14 @@ def test_cancelled_task_goes_on_to_its_commit(pg_server, monkeypatch):  # noqa: 
     assert sent == [201, b"done"]
     assert shop.sql("SELECT status FROM semel.idempotency") == [("completed",)]
     assert shop.sql("SELECT count(*) FROM ledger") == [("1",)]
+
+
+# A4
+def test_times_are_those_of_sql(db, monkeypatch):
+    monkeypatch.syspath_prepend(SOURCE / "clients/python")
+    from semel import rules
+    assert_times_of_sql(db)
+    assert {key: bool(rules.TIME.fullmatch(key)) for key in TIMES} == TIMES
 
 
 def asked_twice(shop, monkeypatch, body=b"{}", **kwargs):

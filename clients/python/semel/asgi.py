@@ -62,7 +62,7 @@ class _Request:
 
     async def guard(self, keys: list[bytes]) -> None:
         try:
-            key, body = rules.key_of(keys), await self.read_body()
+            key, body = self.set.key_of(keys), await self.read_body()
             if body is None:
                 return  # the client is gone, and nothing was begun
             scope = rules.scope_of(await settled(self.set.caller(self.scope)), self.set.anonymous)

@@ -50,7 +50,7 @@ class Idempotency:
             return answer(*refusal.answer)
 
     def guard(self, request: Any, keys: list[bytes]) -> Any:
-        key = rules.key_of(keys)
+        key = self.set.key_of(keys)
         length = int(request.META.get("CONTENT_LENGTH") or 0)
         self.set.limit(length)
         self.set.limit(len(request.body))

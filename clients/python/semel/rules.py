@@ -33,6 +33,10 @@ OUTCOME = b"semel-outcome"
 # A key within its quotes. With them and its escapes it has at most 257 characters, as at the gateway.
 QUOTED = re.compile(rb'"((?:[^"\\]|\\["\\])*)"')
 
+# A key that is a time and nothing else, as semel._idempotency_check sees it: since 1970, or as ISO 8601 writes it.
+TIME = re.compile(r"[12]\d{9}(\d{3}){0,3}|[12]\d{3}-?[01]\d-?[0-3]\d"
+                  r"([T ]?[0-2]\d:?[0-5]\d(:?[0-6]\d([.,]\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?", re.ASCII)
+
 
 class Refusal(Exception):
     """An answer of the middleware itself: a problem document (RFC 9457) with a stable type."""
@@ -81,6 +85,7 @@ class Settings:
     max_body: int = 1 << 20
     max_stored: int = 1 << 20
     max_answer: int = 1 << 26
+    warned: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.caller):
@@ -89,6 +94,15 @@ class Settings:
     def guards(self, method: str, path: str, has_key: bool) -> bool:
         how = self.rule(method, path)
         return how != "off" and (has_key or how != "optional")
+
+    def key_of(self, values: Sequence[bytes]) -> str:
+        """Of all keys that are times the first one is warned of."""
+        key = key_of(values)
+        if not self.warned and TIME.fullmatch(key):
+            self.warned = True
+            log.warning('Idempotency-Key "%s" is a time and nothing else: two requests of one moment would share it; '
+                        "clients must send a UUID", key)
+        return key
 
     def limit(self, size: int) -> None:
         if size > self.max_body:
