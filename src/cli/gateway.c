@@ -284,11 +284,22 @@ static int serve(const struct cli *cli, struct loops *loops, const struct semel_
     return CLI_OK;
 }
 
+/* What a settings file must not say, either. */
+static bool check_options(const struct options *options)
+{
+    struct semel_error err = {0};
+    if (options->store == NULL ||
+        semel__gateway_settings_check(&options->settings, options->lease_us / 1000, &err) == SEMEL_OK)
+        return true;
+    cli_fail(CLI_USAGE, "%s", err.text);
+    return false;
+}
+
 /* false: cli_fail has spoken. */
 static bool read_options(struct cli *cli, const struct cli_args *args, struct options *options)
 {
     struct semel_gateway_settings *settings = &options->settings;
-    int64_t timeout_us;
+    int64_t timeout_us, connect_us;
     semel__gateway_settings_init(settings);
     settings->listen = cli_value(args, "listen");
     settings->upstream.url = cli_value(args, "upstream");
@@ -298,6 +309,7 @@ static bool read_options(struct cli *cli, const struct cli_args *args, struct op
         return false;
     }
     if (!cli_duration(args, "timeout", INT64_C(30000000), &timeout_us) ||
+        !cli_duration(args, "connect", INT64_C(5000000), &connect_us) ||
         !cli_duration(args, "lease", SEMEL_KEEPER_LEASE_MS * INT64_C(1000), &options->lease_us) ||
         !cli_int(args, "threads", 1, THREADS_MAX, 1, &options->threads))
         return false;
@@ -306,11 +318,12 @@ static bool read_options(struct cli *cli, const struct cli_args *args, struct op
         return false;
     }
     settings->upstream.answer_ms = timeout_us > 1000 ? (uint64_t)timeout_us / 1000 : 1;
+    settings->upstream.connect_ms = connect_us > 1000 ? (uint64_t)connect_us / 1000 : 1;
     settings->upstream.ca_file = cli_value(args, "upstream-ca");
     settings->cert_file = cli_value(args, "cert");
     settings->key_file = cli_value(args, "key");
     settings->client_ca_file = cli_value(args, "client-ca");
-    settings->plain = cli_flag(args, "plain");
+    settings->plain = settings->upstream_plain = cli_flag(args, "plain");
     settings->finishes = cli_flag(args, "finishes");
     settings->trusted = options->trusted;
     while (settings->n_trusted < LIST_MAX &&
@@ -325,7 +338,7 @@ static bool read_options(struct cli *cli, const struct cli_args *args, struct op
         cli_fail(CLI_USAGE, "--guard and --caller need --store: keys and answers are kept there");
         return false;
     }
-    return read_rules(cli, args, options) && read_caller(args, options);
+    return read_rules(cli, args, options) && read_caller(args, options) && check_options(options);
 }
 
 /* Those after the first one take the port that it was given. */
@@ -410,12 +423,13 @@ static const struct cli_option options[] = {
     {"lease", 0, "TIME", "how long a key is held without a renewal; 60s"},
     {"threads", 0, "N", "event loops that share the port; 1"},
     {"timeout", 0, "TIME", "how long the upstream may take to begin its answer; 30s"},
+    {"connect", 0, "TIME", "how long a connection to the upstream may take; 5s"},
     {"trusted", 0, "NETWORK...", "a network whose X-Forwarded-* headers are believed: 10.0.0.0/8; or unix"},
     {"cert", 0, "FILE", "serve TLS with this certificate and its chain, PEM"},
     {"key", 0, "FILE", "the key of the certificate, PEM"},
     {"client-ca", 0, "FILE", "clients need a certificate of one of these CAs"},
     {"upstream-ca", 0, "FILE", "the CAs of an https upstream, instead of the system's"},
-    {"plain", 0, NULL, "listen without TLS on an address that is not loopback"},
+    {"plain", 0, NULL, "without TLS: listen on an address that is not loopback, reconcile and check other hosts"},
     {NULL, 0, NULL, NULL},
 };
 

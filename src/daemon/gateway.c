@@ -139,6 +139,7 @@ static bool put_settings(const struct daemon_gateway *g, struct semel_arena *are
     ret->upstream.ca_file = conf->upstream.ca_file;
     ret->upstream.answer_ms = (uint64_t)conf->upstream.timeout_us / 1000;
     ret->upstream.connect_ms = (uint64_t)conf->upstream.connect_us / 1000;
+    ret->upstream_plain = conf->upstream.plain;
     ret->trusted = texts_of(arena, &conf->trusted);
     ret->n_trusted = conf->trusted.n;
     ret->cors = texts_of(arena, &conf->cors);
@@ -238,6 +239,8 @@ static semel_status open_loops(struct daemon_gateway *g, struct semel_error *err
     semel__arena_init(&arena, (size_t)4 << 20);
     if (!put_settings(g, &arena, &settings))
         status = semel__fail_memory(err);
+    else
+        status = semel__gateway_settings_check(&settings, g->conf->lease_us / 1000, err);
     for (size_t i = 0; status == SEMEL_OK && i < (size_t)g->conf->threads; i++) {
         struct daemon_loop *loop = &g->loops[g->n_loops++];
         loop->of = g;

@@ -110,6 +110,7 @@ struct semel_gateway_settings {
     bool share_port; /* SO_REUSEPORT: several loops listen on one address */
     const char *cert_file, *key_file, *client_ca_file;
     struct semel_upstream_settings upstream;
+    bool upstream_plain;        /* a reconcile or check may ask another host without TLS */
     const char *const *trusted; /* networks whose X-Forwarded-* are believed: "10.0.0.0/8", "::1/128"; or "unix" */
     size_t n_trusted;
     struct semel_http_limits limits;
@@ -127,6 +128,10 @@ struct semel_gateway_settings {
 void semel__gateway_settings_init(struct semel_gateway_settings *settings);
 /* Lowers the bounds of connections and guarded requests so that one loop has at most so many descriptors (P88). */
 void semel__gateway_settings_bound(struct semel_gateway_settings *settings, size_t descriptors);
+/* INVALID: they would run a request twice on a guess (P95), end a lease while its call may still run, or show keys to a
+ * network. Every way to start a gateway with a keeper asks it; _open does not. `lease_ms` is the keeper's. */
+semel_status semel__gateway_settings_check(const struct semel_gateway_settings *settings, int64_t lease_ms,
+                                           struct semel_error *err);
 
 /* The refusals of the guard: problem+json of type "urn:semel:idempotency:" and the word. */
 #define SEMEL_GATEWAY_REFUSAL_MAP(X) \

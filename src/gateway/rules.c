@@ -126,6 +126,48 @@ static semel_status check_rule(const struct semel_gateway_rule *set, struct seme
     return semel__key_check_lifetimes(set->answer_ms * 1000, set->keep_ms * 1000, err);
 }
 
+/* A fake server would get the keys, and its answers would be believed. */
+static bool is_exposed(const struct semel_gateway_settings *settings, const char *url)
+{
+    struct semel_str host, port;
+    if (url == NULL || settings->upstream_plain || !semel__begins_with(semel__str(url), "http:"))
+        return false;
+    semel__url_host(semel__str(url), &host, &port);
+    return !semel__host_is_local(host);
+}
+
+static semel_status check_settled(const struct semel_gateway_settings *settings, const struct semel_gateway_rule *rule,
+                                  struct semel_error *err)
+{
+    if (rule->settle_ms > 0 && rule->reconcile == NULL)
+        return wrong(err, rule, "settle is for a reconcile; leave it out");
+    if (rule->settle_ms > 0 && (uint64_t)rule->settle_ms < 2 * settings->upstream.answer_ms)
+        return wrong(err, rule,
+                     "settle is below twice the time-out: the first call may still be running when `not_done` is "
+                     "believed, and then both are done");
+    if (is_exposed(settings, rule->reconcile))
+        return wrong(err, rule, "reconcile asks another host without TLS; use https:, or allow plain calls");
+    return SEMEL_OK;
+}
+
+semel_status semel__gateway_settings_check(const struct semel_gateway_settings *settings, int64_t lease_ms,
+                                           struct semel_error *err)
+{
+    const struct semel_upstream_settings *up = &settings->upstream;
+    semel_status status = SEMEL_OK;
+    if (lease_ms <= 0 || (uint64_t)lease_ms <= up->answer_ms + up->connect_ms)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the lease must be longer than the time-outs of a call and of its connection together "
+                           "(%.1f s): it must outlast a call",
+                           (double)(up->answer_ms + up->connect_ms) / 1000);
+    if (is_exposed(settings, settings->caller.check))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the check asks another host without TLS; use https:, or allow plain calls");
+    for (size_t i = 0; i < settings->n_rules && status == SEMEL_OK; i++)
+        status = check_settled(settings, &settings->rules[i], err);
+    return status;
+}
+
 static semel_status add_rule(struct semel_guard_rules *rules, const struct semel_gateway_rule *from,
                              const struct semel_gateway_settings *settings, struct semel_error *err)
 {

@@ -218,6 +218,9 @@ def test_an_upstream_that_comes_back_is_used_again():
         assert gateway.ask("GET", "/")[0] == 200
 
 
+GUARDED = ["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqlite::memory:"]
+
+
 @pytest.mark.parametrize("options, told", [
     (["--listen", "127.0.0.1:0"], "--upstream are required"),
     (["--listen", "127.0.0.1:0", "--upstream", "ftp://a"], "it must be http://HOST:PORT"),
@@ -229,10 +232,14 @@ def test_an_upstream_that_comes_back_is_used_again():
     (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--timeout", "soon"], "soon"),
     (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--guard", "POST /"], "--store"),
     (["--listen", "unix:/tmp/x", "--upstream", "http://a", "--threads", "2"], "unix socket"),
-    (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqlite::memory:", "--guard", "POST / key=no"],
-     "key=required|optional|off"),
-    (["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqlite::memory:", "--caller", "me"],
-     "header:NAME"),
+    ([*GUARDED, "--guard", "POST / key=no"], "key=required|optional|off"),
+    ([*GUARDED, "--caller", "me"], "header:NAME"),
+    ([*GUARDED, "--lease", "35s"], "it must outlast a call"),
+    ([*GUARDED, "--lease", "4s", "--timeout", "3s", "--connect", "1s"], "(4.0 s)"),
+    ([*GUARDED, "--guard", "POST / settle=60s"], "settle is for a reconcile"),
+    ([*GUARDED, "--guard", "POST / reconcile=http://127.0.0.1/{key} settle=59s"], "twice the time-out"),  # P95
+    ([*GUARDED, "--guard", "POST / reconcile=http://other.example/{key}"], "another host without TLS"),
+    ([*GUARDED, "--check", "http://other.example/may"], "another host without TLS"),
 ])
 def test_options_that_cannot_work_are_told(options, told):
     result = run("gateway", *options)

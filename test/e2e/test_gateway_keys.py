@@ -23,7 +23,7 @@ from middleware import Wire
 from pg import Database, free_port, pg_server  # noqa: F401  (a fixture)
 
 LONG = os.environ.get("SEMEL_LONG") == "1"
-LEASE = "1s"
+BRIEFLY = ["--lease", "5s", "--timeout", "3s", "--connect", "1s"]  # a lease that runs out soon outlasts a call, too
 
 
 class Till:
@@ -114,7 +114,7 @@ def fixture_file_store(tmp_path):
 
 
 def guarded(till, store, *more, **env):
-    return Gateway(till.url, "--store", store, "--anonymous", "--lease", LEASE, *more, env=env)
+    return Gateway(till.url, "--store", store, "--anonymous", *BRIEFLY, *more, env=env)
 
 
 def everyone(n, ask):
@@ -424,7 +424,7 @@ def test_key_whose_claim_commits_late_is_freed(till, pg):
     gate = psycopg2.connect(pg.url)
     try:
         with gate.cursor() as cursor, Gateway(
-                till.url, "--store", pg.url.replace(str(pg.server.port), str(wire.port)), "--lease", "3s",
+                till.url, "--store", pg.url.replace(str(pg.server.port), str(wire.port)), *BRIEFLY,
                 "--anonymous") as gateway:
             cursor.execute("SELECT pg_advisory_lock(4711)")
             first = threading.Thread(target=lambda: answers.append(gateway.pay("key-00000098")))
