@@ -467,7 +467,7 @@ static void put_pending(struct semel_buf *buf, const struct mapping *m, const ch
         semel__buf_addz(buf, "NOT ");
     put_column(buf, c, alias);
     if (semel__str_given(m->table->unmarked)) {
-        semel__buf_addz(buf, " = ");
+        semel__buf_addz(buf, m->sqlite ? " = " : " OPERATOR(pg_catalog.=) ");
         put_value(buf, m, m->table->unmarked);
     } else if (!is_flag(m)) {
         semel__buf_addz(buf, " IS NULL");

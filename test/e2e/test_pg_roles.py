@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Who may do what on PostgreSQL: the roles of roles.sql, which role acts for which consumer, and planted functions."""
+import collections
 import json
 import os
 import pathlib
 import re
 
+import psycopg2
 import pytest
 
 from conftest import run
@@ -61,6 +63,50 @@ def test_every_function_that_a_statement_of_the_driver_calls_is_named_with_its_s
                                                 or where.count("(") > where.count(")"))
                 assert several, f"{path.name}: {name} has no schema: {where}"
     assert seen > 80
+
+
+# B3 P85
+def test_no_statement_of_the_driver_is_parsed_to_something_that_is_planted(empty_pg):
+    """An operator is found by its types: the parser itself says which one it took. A mapped table's columns may be of
+    type varchar, which has no operators of its own."""
+    of_table = {"id": "id", "place": "place", "table": "app.event", "pending": "true", "id_text": "x.id::text",
+                "place_text": "x.place::text", "kind": "'k'::text", "whose": "x.whose::text", "type": "'t'::text",
+                "payload": "NULL::bytea", "headers": "'{}'::text", "destination": "NULL::text",
+                "created": "NULL::timestamptz", "id_type": "varchar", "place_type": "varchar",
+                "take": "DELETE FROM app.event AS x USING"}
+    empty_pg.server.psql(empty_pg.name, PLANT)
+    empty_pg.sql("CREATE SCHEMA app; CREATE TABLE app.event (id varchar, place varchar, whose varchar)")
+    assert empty_pg.semel("migrate").code == 0
+    compiled = (pathlib.Path(os.environ["SEMEL_BUILD"]) / "src" / "store" / "postgres_statements.c").read_text()
+    texts = dict(re.findall(r'\{"(semel_[a-z_0-9]+)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\}', compiled))
+    db = psycopg2.connect(empty_pg.url)
+    db.autocommit = True
+    db.notices = collections.deque()
+    with db.cursor() as cursor:
+        cursor.execute("SELECT oid::bigint FROM pg_catalog.pg_operator WHERE oprnamespace = 'public'::regnamespace "
+                       "UNION ALL SELECT oid::bigint FROM pg_catalog.pg_proc "
+                       "WHERE pronamespace = 'public'::regnamespace")
+        planted = {str(oid) for oid, in cursor}
+        assert len(planted) > 5000
+        cursor.execute("SET debug_print_parse = on; SET debug_pretty_print = off; SET client_min_messages = log")
+        parsed, left_out = 0, []
+        for name, literals in texts.items():
+            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', literals)).encode().decode("unicode_escape")
+            text = re.sub(r"@(\w+)", lambda m: of_table[m.group(1)], text)
+            if re.search(r"(?<!:):rows|^(EXPLAIN|LISTEN)", text):  # the text of the insert is made by the driver
+                continue
+            db.notices.clear()
+            try:
+                cursor.execute(f"PREPARE {name} AS {text}")
+            except psycopg2.Error as error:
+                left_out.append(f"{name}: {error}")
+                continue
+            tree = "".join(db.notices)
+            called = set(re.findall(r":(?:opno|opfuncid|funcid) (\d+)", tree)) & planted
+            assert ":commandType" in tree and not called, (name, called)
+            parsed += 1
+    db.close()
+    assert parsed > 200 and not left_out, left_out
 
 
 # B3 P85

@@ -28,8 +28,8 @@ DECLARE
     few text[] := '{text,varchar,integer,bigint,boolean,oid}';
     fewest text[] := '{text,integer,boolean}';
     compared text[] := '{text,varchar,name,smallint,integer,bigint,numeric,double precision,boolean,timestamptz,
-        interval,bytea,jsonb,uuid,oid,"\"char\"",text[],bigint[]}';
-    signs text[] := '{=,<>,<,>,<=,>=,+,-,*,/,%,||,~,?,"#>>",->>,->}';
+        interval,bytea,jsonb,uuid,oid,regclass,"\"char\"",text[],bigint[]}';
+    signs text[] := '{=,<>,<,>,<=,>=,+,-,*,/,%,||,~,?,"#>>",->>,->,&,|,<<,>>}';
     one record;
     body constant text := 'BEGIN PERFORM pg_catalog.nextval(''public.planted''::pg_catalog.regclass); '
                           'RAISE EXCEPTION ''planted: % was called'', %L; END';

@@ -55,8 +55,8 @@ SELECT {idempotency_row} FROM semel.idempotency AS i WHERE i.token = :token AND 
 UPDATE semel.idempotency AS i
 SET status = 'completed', updated_at = greatest(i.updated_at, :now), lease_until = NULL, lease_owner = NULL,
     cause = NULL, code = b.code::integer, headers = b.headers, body = b.body, completed_at = :now,
-    answer_until = :now + i.answer_us * interval '1 microsecond',
-    key_until = :now + i.keep_us * interval '1 microsecond'
+    answer_until = :now + i.answer_us::double precision * interval '1 microsecond',
+    key_until = :now + i.keep_us::double precision * interval '1 microsecond'
 FROM :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
 RETURNING b.n
 
@@ -94,7 +94,7 @@ WHERE lease_owner = :lease_owner AND status = 'processing' AND lease_until IS NO
 -- fragment: expired(which)
 -- The effect that it was claimed under stands in its token; 1 is atomic.
 ANY (ARRAY(SELECT ctid FROM semel.idempotency
-           WHERE status = 'processing' AND lease_until < :now AND (token >> 10 & 3) {which}
+           WHERE status = 'processing' AND lease_until < :now AND (token >> 10 & 3::bigint) {which}
            ORDER BY lease_until LIMIT :limit FOR UPDATE SKIP LOCKED))
 
 -- name: idempotency_expire_atomic

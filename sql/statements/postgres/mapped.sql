@@ -4,7 +4,8 @@
 -- expressions on a row `x` of that table; it is put in when the table was found in the catalog.
 --
 -- A row is known by its id and its place, the value of the column that orders. Rows are taken in the order of (place,
--- id); an event aside keeps its place as text, and its number is in that order within its aggregate.
+-- id); an event aside keeps its place as text, and its number is in that order within its aggregate. Operators on these
+-- columns are named with their schema: one of varchar in `public` would match better than that of text (P85).
 
 -- ---- the catalog --------------------------------------------------------------------------------------------------
 
@@ -112,7 +113,8 @@ FROM (
                 THEN (
                     SELECT a.seq FROM semel.outbox_aside AS a
                     WHERE a.shard + 0 = :first_shard AND a.aggregatetype = @kind AND a.aggregateid = @whose
-                    AND {place_of(a)} <= x.@place AND ({place_of(a)} < x.@place OR {id_of(a)} < x.@id)
+                    AND {place_of(a)} OPERATOR(pg_catalog.<=) x.@place
+                    AND ({place_of(a)} OPERATOR(pg_catalog.<) x.@place OR {id_of(a)} OPERATOR(pg_catalog.<) x.@id)
                     ORDER BY a.seq LIMIT 1) IS NOT NULL
                 ELSE false END AS held
             FROM (SELECT * FROM @table AS x WHERE @pending ORDER BY x.@place, x.@id LIMIT :limit) AS x) AS e) AS r) AS w
@@ -131,7 +133,8 @@ FROM (
         WHERE e.shard = :first_shard AND e.due_at <= :now AND e.status IN ('waiting', 'failed') AND {earlier(e)} IS NULL
         AND NOT EXISTS (
             SELECT FROM @table AS x WHERE @pending AND @kind = e.aggregatetype AND @whose = e.aggregateid
-            AND x.@place <= {place_of(e)} AND (x.@place < {place_of(e)} OR x.@id < {id_of(e)}))
+            AND x.@place OPERATOR(pg_catalog.<=) {place_of(e)}
+            AND (x.@place OPERATOR(pg_catalog.<) {place_of(e)} OR x.@id OPERATOR(pg_catalog.<) {id_of(e)}))
         ORDER BY e.due_at, e.seq LIMIT :limit) AS r) AS w
 WHERE coalesce(w.above, 0) < :bytes
 ORDER BY w.due_at, w.seq
@@ -146,8 +149,9 @@ ORDER BY x.@place DESC, x.@id DESC LIMIT 1
 -- Is such a row or one before it there?
 -- gives: found
 SELECT EXISTS (
-    SELECT FROM @table AS x WHERE @pending AND x.@place <= :row_place::@place_type
-    AND (x.@place < :row_place::@place_type OR x.@id <= :event_id::@id_type)) AS found
+    SELECT FROM @table AS x WHERE @pending AND x.@place OPERATOR(pg_catalog.<=) :row_place::@place_type
+    AND (x.@place OPERATOR(pg_catalog.<) :row_place::@place_type
+         OR x.@id OPERATOR(pg_catalog.<=) :event_id::@id_type)) AS found
 
 -- name: mapped_count
 -- gives: count, oldest_at
@@ -157,7 +161,8 @@ SELECT pg_catalog.count(*) AS count, pg_catalog.min(o.created_at) AS oldest_at F
 -- ---- what becomes of events ---------------------------------------------------------------------------------------
 
 -- fragment: these_rows
-:rows AS b WHERE x.@id = b.event_id::@id_type AND x.@place = b.row_place::@place_type AND @pending
+:rows AS b WHERE x.@id OPERATOR(pg_catalog.=) b.event_id::@id_type
+AND x.@place OPERATOR(pg_catalog.=) b.row_place::@place_type AND @pending
 
 -- name: mapped_take
 @take {these_rows}
@@ -188,7 +193,8 @@ WITH late AS (
         SELECT y.* FROM semel.outbox_aside AS y
         WHERE y.aggregatetype = a.aggregatetype AND y.aggregateid = a.aggregateid AND y.seq < a.seq
         AND y.shard + 0 = :first_shard ORDER BY y.seq DESC LIMIT 1) AS p
-    WHERE {place_of(p)} >= {place_of(a)} AND ({place_of(p)} > {place_of(a)} OR {id_of(p)} > {id_of(a)}))
+    WHERE {place_of(p)} OPERATOR(pg_catalog.>=) {place_of(a)}
+    AND ({place_of(p)} OPERATOR(pg_catalog.>) {place_of(a)} OR {id_of(p)} OPERATOR(pg_catalog.>) {id_of(a)}))
 UPDATE semel.outbox_aside AS a SET seq = n.seq
 FROM (
     SELECT o.seq AS old, m.drawn + pg_catalog.row_number()

@@ -103,7 +103,7 @@ WITH locks AS MATERIALIZED (
     FROM pg_catalog.pg_locks AS l
     CROSS JOIN (SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint AS xmax) AS s
     WHERE l.granted AND ((l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
-        AND l.relation = 'semel.outbox_seq_seq'::pg_catalog.regclass
+        AND l.relation = 'semel.outbox_seq_seq'::pg_catalog.regclass::oid
         AND l.database = (
             SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database()))
         OR (l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.pid IS NULL)))

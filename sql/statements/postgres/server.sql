@@ -64,10 +64,11 @@ SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END AS seq,
     coalesce((SELECT l.seq FROM semel.outbox_last AS l), 0) AS highest, q.seqcache AS cache,
     q.seqincrement < 0 OR q.seqcycle AS descends,
     EXISTS (SELECT FROM pg_catalog.pg_trigger AS t
-            WHERE t.tgrelid = 'semel.outbox'::pg_catalog.regclass AND t.tgname = 'outbox_notify' AND t.tgenabled <> 'D')
+            WHERE t.tgrelid = 'semel.outbox'::pg_catalog.regclass::oid AND t.tgname = 'outbox_notify'
+            AND t.tgenabled <> 'D')
     AS notifies
 FROM semel.outbox_seq_seq AS s, pg_catalog.pg_sequence AS q
-WHERE q.seqrelid = 'semel.outbox_seq_seq'::pg_catalog.regclass
+WHERE q.seqrelid = 'semel.outbox_seq_seq'::pg_catalog.regclass::oid
 
 -- name: outbox_listen
 -- only: SQLite notifies nobody
