@@ -772,8 +772,8 @@ static void sqs_inspect(const void *options, const struct semel_inspector *inspe
         inspector->unreached(inspector, "queue", status, &err);
         return;
     }
-    found(inspector, SEMEL_FINDING_OK, "queue", "%s, about %lld messages", facts.fifo ? "FIFO" : "standard",
-          (long long)(facts.messages == SEMEL_NONE ? 0 : facts.messages));
+    found(inspector, SEMEL_FINDING_OK, "queue", "%s, about %lld message%s", facts.fifo ? "FIFO" : "standard",
+          (long long)(facts.messages == SEMEL_NONE ? 0 : facts.messages), facts.messages == 1 ? "" : "s");
     if (facts.retention_us == SEMEL_NONE)
         found(inspector, SEMEL_FINDING_WARNING, "retention", "the queue does not tell it: horizon.broker is used");
     else

@@ -1127,8 +1127,8 @@ static int say(const struct cli *cli, const char *file, const struct semel_conf 
         return CLI_OK;
     }
     say_answers(cli, online);
-    cli_say(cli, "%s: %s, no mistakes; %zu answers, %zu warning%s, %zu failed", file, what, online->n, online->warnings,
-            online->warnings == 1 ? "" : "s", online->failures);
+    cli_say(cli, "%s: %s, no mistakes; %zu answer%s, %zu warning%s, %zu failed", file, what, online->n,
+            CLI_S(online->n), online->warnings, CLI_S(online->warnings), online->failures);
     return online->failures == 0 ? CLI_OK : CLI_FAILED;
 }
 

@@ -550,8 +550,9 @@ static int print_sum(const struct cli *cli, const struct lines *run)
         semel__object_number(&object, "bad", run->bad);
         return cli_object_print(&object);
     }
-    cli_say(cli, "%lld lines: %lld accepted, %lld duplicates, %lld refused, %lld bad", (long long)run->lines,
-            (long long)run->accepted, (long long)run->duplicates, (long long)run->refused, (long long)run->bad);
+    cli_say(cli, "%lld line%s: %lld accepted, %lld duplicate%s, %lld refused, %lld bad", (long long)run->lines,
+            CLI_S(run->lines), (long long)run->accepted, (long long)run->duplicates, CLI_S(run->duplicates),
+            (long long)run->refused, (long long)run->bad);
     return CLI_OK;
 }
 

@@ -413,7 +413,7 @@ static void print_outbox(struct cli *cli, const struct view *view)
     const int64_t events = o->n[SEMEL_EVENT_CREATED];
     char since[40], type[80], id[80], why[200];
     cli_ago(o->oldest_us[SEMEL_EVENT_CREATED], view->now_us, since, sizeof(since));
-    cli_say(cli, "outbox  %lld%s events%s%s", (long long)events, events >= CAP ? "+" : "",
+    cli_say(cli, "outbox  %lld%s event%s%s%s", (long long)events, events >= CAP ? "+" : "", CLI_S(events),
             since[0] != '\0' ? ", the oldest " : "", since);
     if (o->longest > 0) {
         cli_say(cli, "        aside: %lld waiting, %lld publishing, %lld failed, %lld dead",
@@ -421,13 +421,15 @@ static void print_outbox(struct cli *cli, const struct view *view)
                 (long long)o->n[SEMEL_EVENT_FAILED], (long long)o->n[SEMEL_EVENT_DEAD]);
         semel__str_show(type, sizeof(type), o->longest_type);
         semel__str_show(id, sizeof(id), o->longest_id);
-        cli_say(cli, "        the longest aggregate: %s %s, %lld events aside", type, id, (long long)o->longest);
+        cli_say(cli, "        the longest aggregate: %s %s, %lld event%s aside", type, id, (long long)o->longest,
+                CLI_S(o->longest));
     }
     if (o->down > 0) {
         semel__str_show(id, sizeof(id),
                         semel__str_given(o->down_destination) ? o->down_destination : SEMEL_STR("their destination"));
         semel__str_show(why, sizeof(why), o->down_why);
-        cli_say(cli, "        %lld events wait for %s: %s", (long long)o->down, id, why);
+        cli_say(cli, "        %lld event%s for %s: %s", (long long)o->down, o->down == 1 ? " waits" : "s wait", id,
+                why);
     }
     if (semel__str_given(o->relay_down)) {
         semel__str_show(id, sizeof(id), o->relay_owner);

@@ -106,9 +106,9 @@ static int print_sum(const struct ticks *t)
 {
     if (t->cli->json)
         return print_json(t);
-    cli_say(t->cli, "%zu consumers: recovered %zu, decided %zu, woken %zu, purged %zu; keys %zu", t->consumers,
-            t->done[SEMEL_HOUSE_RECOVERED], t->done[SEMEL_HOUSE_DECIDED], t->done[SEMEL_HOUSE_WOKEN],
-            t->done[SEMEL_HOUSE_PURGED], t->keys);
+    cli_say(t->cli, "%zu consumer%s: recovered %zu, decided %zu, woken %zu, purged %zu; keys %zu", t->consumers,
+            CLI_S(t->consumers), t->done[SEMEL_HOUSE_RECOVERED], t->done[SEMEL_HOUSE_DECIDED],
+            t->done[SEMEL_HOUSE_WOKEN], t->done[SEMEL_HOUSE_PURGED], t->keys);
     return CLI_OK;
 }
 

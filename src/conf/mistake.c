@@ -424,5 +424,6 @@ void semel__conf_mistakes_print(const struct semel_conf_mistakes *mistakes, stru
         semel__buf_addz(buf, "\n");
     }
     if (mistakes->more > 0)
-        semel__buf_addf(buf, "%s: %zu more mistakes are not shown\n", file, mistakes->more);
+        semel__buf_addf(buf, "%s: %zu more %s not shown\n", file, mistakes->more,
+                        mistakes->more == 1 ? "mistake is" : "mistakes are");
 }

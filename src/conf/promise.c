@@ -376,7 +376,7 @@ static void answer_failures(const struct asked *a)
     const struct semel_policy *policy = &a->route->policy;
     struct semel_buf buf;
     semel__buf_init(&buf, 1024);
-    semel__buf_addf(&buf, "%d attempts, with pauses up to ", policy->retry_max);
+    semel__buf_addf(&buf, "%d attempt%s, with pauses up to ", policy->retry_max, policy->retry_max == 1 ? "" : "s");
     put_time(&buf, policy->retry_ceiling_us);
     semel__buf_addf(&buf, ", then a dead letter; a permanent failure after %d; %lld failures in a row stop the route",
                     policy->permanent_max, (long long)a->route->breaker.failures);

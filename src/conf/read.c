@@ -1192,8 +1192,9 @@ semel_status semel__conf_read(const struct semel_conf_input *input, struct semel
     if (r->failed)
         status = semel__fail_memory(err);
     else if (mistakes->n > 0)
-        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: there are %zu mistakes in the settings",
-                             input->name, mistakes->n + mistakes->more);
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: there %s %zu mistake%s in the settings",
+                             input->name, mistakes->n == 1 ? "is" : "are", mistakes->n + mistakes->more,
+                             mistakes->n == 1 ? "" : "s");
     if (status == SEMEL_OK)
         *ret = &owned->conf;
     else

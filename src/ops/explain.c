@@ -573,8 +573,8 @@ static void advise_retry(const struct semel_ops_facts *f, struct semel_buf *next
         semel__buf_addz(next, "): make sure that its effect has not happened already.");
     }
     bool force = semel__row_too_old(f->policy, f->row, f->now_us) || semel__row_never_fit(f->row);
-    snprintf(text, sizeof text, "%s retry it: it keeps its id and gets up to %d attempts more", lead,
-             f->policy->retry_max);
+    snprintf(text, sizeof text, "%s retry it: it keeps its id and gets up to %d attempt%s more", lead,
+             f->policy->retry_max, f->policy->retry_max == 1 ? "" : "s");
     suggest(f, next, f->row, text, "retry", force ? "--force " REASON : REASON);
 }
 
@@ -770,7 +770,8 @@ static void explain_retry(const struct semel_ops_facts *f, bool force, struct se
             text->n = at;
         return;
     }
-    semel__buf_addf(text, "be due at once, with up to %d attempts more", f->policy->retry_max);
+    semel__buf_addf(text, "be due at once, with up to %d attempt%s more", f->policy->retry_max,
+                    f->policy->retry_max == 1 ? "" : "s");
     if (gap)
         semel__put_stale(f, text);
 }

@@ -201,7 +201,8 @@ static void explain_aside(const struct semel_event_facts *f, struct semel_buf *w
 {
     const struct semel_event_row *row = f->row;
     if (row->status == SEMEL_EVENT_DEAD) {
-        semel__buf_addf(why, "It is dead after %lld attempts", (long long)row->attempts);
+        semel__buf_addf(why, "It is dead after %lld attempt%s", (long long)row->attempts,
+                        row->attempts == 1 ? "" : "s");
         put_error(f, why);
         semel__buf_addz(why, "\nThe relay does not try it again by itself.\n");
         put_behind(f, why);
@@ -209,7 +210,8 @@ static void explain_aside(const struct semel_event_facts *f, struct semel_buf *w
         return;
     }
     if (row->status == SEMEL_EVENT_FAILED) {
-        semel__buf_addf(why, "It was refused, after %lld attempts", (long long)row->attempts);
+        semel__buf_addf(why, "It was refused, after %lld attempt%s", (long long)row->attempts,
+                        row->attempts == 1 ? "" : "s");
     } else {
         const bool error = semel__str_given(row->error) && row->error.n > 0;
         semel__buf_addz(why, error ? "It waits; the destination did not take it" : "It waits for its turn");

@@ -152,8 +152,9 @@ def test_lines_are_stored_one_by_one_with_a_sum(store):
                  {"id": "a", "payload": {"x": [1, 2]}}, "", {"id": "c", "payload": None})
     result = send(store, "--lines", stdin=text)
     assert result.code == 0 and result.err == "", result
-    assert result.out == "5 lines: 3 accepted, 1 duplicates, 0 refused, 0 bad\n"
+    assert result.out == "5 lines: 3 accepted, 1 duplicate, 0 refused, 0 bad\n"
     assert rows(store, "message_id, CAST(payload AS TEXT)") == [("a", '{"x": [1, 2]}'), ("b", "text"), ("c", "null")]
+    assert send(store, "--lines", stdin=text.splitlines()[0]).out == "1 line: 0 accepted, 1 duplicate, 0 refused, 0 bad\n"
     again = send(store, "--lines", "--json", stdin=text)
     assert again.json == {"lines": 5, "accepted": 0, "duplicates": 4, "refused": 0, "bad": 0}
 
@@ -207,7 +208,7 @@ def test_a_store_that_fails_stops_the_lines_and_says_where(store):
     assert result.code == 5 and "stopped at line 2" in result.err, result
     assert rows(store) == [("a",)]
     store.sql("DROP TRIGGER full")
-    assert send(store, "--lines", stdin=text).out == "3 lines: 2 accepted, 1 duplicates, 0 refused, 0 bad\n"
+    assert send(store, "--lines", stdin=text).out == "3 lines: 2 accepted, 1 duplicate, 0 refused, 0 bad\n"
 
 
 def test_a_failure_in_the_middle_of_many_lines_keeps_those_before_it(store):

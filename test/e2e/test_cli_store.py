@@ -239,6 +239,7 @@ def test_status_counts_by_consumer_and_state(store):
     assert told["schema"] == NEWEST and told["dead"] == told["unknown"] == told["damaged"] == 0
     outbox = {"events": 1, "at_least": False, "oldest": "1970-01-01T00:00:00.000001Z", "dead": 0, "failed": 0}
     assert told["outbox"].items() >= outbox.items()
+    assert "outbox  1 event, the oldest " in store.semel("status").out
     assert [(c["consumer"], c["guarantee"]) for c in told["consumers"]] == [
         ("billing", "ATOMIC for 45 days"), ("idle", "ATOMIC for 45 days"), ("mailer", "GUARDED for 45 days")]
     states = {c["consumer"]: {s["status"]: s for s in c["statuses"]} for c in told["consumers"]}

@@ -204,7 +204,7 @@ def test_a_bad_line_is_named_and_the_others_go_on(pg):
     lines = ['{"id": "m1", "payload": 1}', "nonsense", '{"id": "m1", "payload": 1}', '{"id": "m1", "payload": 2}',
              '{"payload": 3}', '{"id": "m2", "payload": "x"}']
     result = pg.semel("send", "-c", "billing", "--lines", stdin="\n".join(lines))
-    assert result.out == "6 lines: 2 accepted, 1 duplicates, 1 refused, 2 bad\n", result
+    assert result.out == "6 lines: 2 accepted, 1 duplicate, 1 refused, 2 bad\n", result
     assert result.code == 1
     assert [line.split(":")[1] for line in result.err.splitlines()] == [" line 2", " line 4", " line 5"], result
     assert pg.sql("SELECT message_id FROM semel.inbox ORDER BY 1") == [("m1",), ("m2",)]
@@ -245,7 +245,7 @@ def test_lines_of_one_id_and_of_one_key_are_answered_as_one_by_one(pg):
              {"id": "a", "payload": 2}, {"id": "c" * 300, "payload": 1}, {"id": "d", "payload": 1, "order_key": "k"},
              {"id": "a", "source": "other", "payload": 1}]
     result = pg.semel("send", "-c", "billing", "--lines", stdin="\n".join(json.dumps(line) for line in lines))
-    assert result.out == "7 lines: 4 accepted, 1 duplicates, 1 refused, 1 bad\n", result
+    assert result.out == "7 lines: 4 accepted, 1 duplicate, 1 refused, 1 bad\n", result
     assert [line.split(": ")[1] for line in result.err.splitlines()] == ["line 4", "line 5"]
     assert pg.sql("SELECT message_id FROM semel.inbox WHERE order_key = 'k' ORDER BY arrival") == [("b",), ("d",)]
 

@@ -89,6 +89,7 @@ def test_once_it_serves_all_consumers_and_counts(base):
     assert result.code == 0, result
     assert result.out == "2 consumers: recovered 2, decided 0, woken 0, purged 0; keys 0\n"
     assert held(base) == set()
+    assert base.semel("tick", "--consumer", "two").out.startswith("1 consumer: recovered 0, ")
     again = base.semel("tick", "--json")
     assert (again.code, again.json) == (0, {"consumers": 2, **dict.fromkeys(KINDS, 0)})
 

@@ -399,19 +399,28 @@ static void depth_and_size_are_bounded(void **state)
 
 static void more_mistakes_than_are_kept_are_counted(void **state)
 {
-    struct reading reading = {0};
-    struct semel_buf many;
+    static const struct {
+        int n;
+        const char *more, *all;
+    } cases[] = {{70, "semel.yaml: 20 more mistakes are not shown", "there are 70 mistakes in the settings"},
+                 {51, "semel.yaml: 1 more mistake is not shown", "there are 51 mistakes in the settings"},
+                 {1, "zzzzz0", "there is 1 mistake in the settings"}};
     (void)state;
-    semel__buf_init(&many, SEMEL_CONF_TEXT_MAX);
-    semel__buf_addz(&many, ROUTE_OF(""));
-    for (int i = 0; i < 70; i++)
-        semel__buf_addf(&many, "zzzzz%d: 1\n", i);
-    reading_bytes(&reading, semel__buf_str(&many));
-    assert_int_equal(reading.mistakes.n, SEMEL_CONF_MISTAKES);
-    assert_int_equal(reading.mistakes.more, 20);
-    assert_non_null(strstr(reading.text.p, "semel.yaml: 20 more mistakes are not shown"));
-    reading_done(&reading);
-    semel__buf_done(&many);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct reading reading = {0};
+        struct semel_buf many;
+        semel__buf_init(&many, SEMEL_CONF_TEXT_MAX);
+        semel__buf_addz(&many, ROUTE_OF(""));
+        for (int i = 0; i < cases[c].n; i++)
+            semel__buf_addf(&many, "zzzzz%d: 1\n", i);
+        reading_bytes(&reading, semel__buf_str(&many));
+        assert_int_equal(reading.mistakes.n + reading.mistakes.more, cases[c].n);
+        assert_true(reading.mistakes.n <= SEMEL_CONF_MISTAKES);
+        assert_non_null(strstr(reading.text.p, cases[c].more));
+        assert_non_null(strstr(reading.err.text, cases[c].all));
+        reading_done(&reading);
+        semel__buf_done(&many);
+    }
 }
 
 static void each_failed_allocation_is_told_and_leaves_nothing_behind(void **state)
