@@ -213,8 +213,10 @@ static semel_status note(struct semel_relay *relay, int64_t steady_us, struct se
         return status;
     status = relay->ops->note(relay->store, &seq, &started_us, SEMEL_RELAY_HOLDERS_MAX, relay->arena, &holders, &n,
                               err);
-    if (status == SEMEL_OK)
-        semel__starts_note(&relay->starts, steady_us, seq, started_us, holders, n);
+    if (status == SEMEL_OK && semel__starts_note(&relay->starts, steady_us, seq, started_us, holders, n))
+        semel__relay_report(relay, SEMEL_LOG_WARN,
+                            "the sequence of the outbox was set back: every shard is read from the bottom again", NULL,
+                            "numbers are drawn again that were used before");
     return status;
 }
 

@@ -94,23 +94,26 @@ static void judge(struct semel_starts *starts, int64_t now_us, const struct seme
     raise_floor(starts);
 }
 
-void semel__starts_note(struct semel_starts *starts, int64_t now_us, int64_t seq, int64_t started_us,
+bool semel__starts_note(struct semel_starts *starts, int64_t now_us, int64_t seq, int64_t started_us,
                         const struct semel_relay_holder *holders, size_t n)
 {
-    if (started_us != starts->started_us || seq < starts->floor || now_us - starts->forgotten_us >= FORGET_US)
+    const bool anew = starts->started_us != SEMEL_NONE && seq < starts->noted_seq;
+    if (started_us != starts->started_us || anew || seq < starts->floor || now_us - starts->forgotten_us >= FORGET_US)
         semel__starts_forget(starts, now_us);
-    if (started_us != starts->started_us || seq < starts->noted_seq) /* another server, or another sequence */
+    if (started_us != starts->started_us || anew) { /* another server, or another sequence */
+        starts->noted_seq = seq;
         for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
             starts->shards[i].before = SEMEL_STARTS_BOTTOM;
+    }
     starts->started_us = started_us;
     if (n > SEMEL_RELAY_HOLDERS_MAX) {
         starts->noted = false;
-        return;
+        return anew;
     }
     if (starts->noted)
         judge(starts, now_us, holders, n);
     if (starts->noted)
-        return;
+        return anew;
     starts->noted_seq = seq;
     starts->noted_us = now_us;
     starts->n_holders = 0;
@@ -119,6 +122,7 @@ void semel__starts_note(struct semel_starts *starts, int64_t now_us, int64_t seq
         starts->noted = remember(starts, &holders[i]);
     if (starts->noted && starts->n_holders == 0) /* nobody is to be waited for */
         raise_floor(starts);
+    return anew;
 }
 
 bool semel__starts_ended(struct semel_starts *starts, const struct semel_relay_holder *holders, size_t n)

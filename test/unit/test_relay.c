@@ -1289,6 +1289,7 @@ static void numbers_from_stock_or_from_the_beginning_are_published_within_two_mi
     }
     assert_string_equal(got_of(&rig.sink, "z"), "low");
     assert_non_null(strstr(rig.reported, "did not draw its number"));
+    rig.reported[0] = '\0';
     sql(busy, "ALTER SEQUENCE semel.outbox_seq_seq CACHE 1 RESTART WITH 1");
     put_by(busy, "y", "again");
     for (int i = 0; i < 12; i++) {
@@ -1296,6 +1297,7 @@ static void numbers_from_stock_or_from_the_beginning_are_published_within_two_mi
         steps(2);
     }
     assert_string_equal(got_of(&rig.sink, "y"), "again");
+    assert_non_null(strstr(rig.reported, "the sequence of the outbox was set back"));
     assert_int_equal(count_in("", "true"), 0);
     PQfinish(stocked);
     PQfinish(busy);

@@ -188,19 +188,33 @@ static void another_server_or_sequence_begins_at_the_bottom(void **state)
     (void)state;
     note(0, 10, NULL, NULL);
     assert_int_equal(scan(SEMEL_NONE), 10);
-    semel__starts_note(&starts, SECOND, 12, SERVER + 1, NULL, 0);
+    assert_false(semel__starts_note(&starts, SECOND, 12, SERVER + 1, NULL, 0));
     assert_int_equal(starts.shards[3].at, SEMEL_STARTS_BOTTOM);
     assert_int_equal(scan(SEMEL_NONE), 12);
-    semel__starts_note(&starts, 2 * SECOND, 4, SERVER + 1, NULL, 0);
+    assert_true(semel__starts_note(&starts, 2 * SECOND, 4, SERVER + 1, NULL, 0)); /* it was set back */
     assert_int_equal(starts.shards[3].at, SEMEL_STARTS_BOTTOM);
     assert_int_equal(scan(2), 1); /* it is not late: that was another server, or another sequence */
-    semel__starts_note(&starts, 3 * SECOND, 4, SERVER + 1, NULL, 0);
+    assert_false(semel__starts_note(&starts, 3 * SECOND, 4, SERVER + 1, NULL, 0));
     assert_int_equal(starts.shards[3].at, 1); /* the same */
     semel__starts_forget(&starts, 3 * SECOND);
     semel__starts_note(&starts, 3 * SECOND, 4, SERVER + 1, NULL, 0);
     assert_true(semel__starts_scanned(&starts, 3, 1)); /* and that one is late */
     semel__starts_note(&starts, 4 * SECOND, 9, SERVER, NULL, 0);
     assert_int_equal(scan(1), 0);
+}
+
+/* A number that was noted, and is not proven yet, is of the old sequence, too; and nothing is reported twice. */
+static void sequence_that_is_set_back_is_reported_once(void **state)
+{
+    struct semel_relay_holder many[SEMEL_RELAY_HOLDERS_MAX + 1] = {0};
+    (void)state;
+    note(0, 10, NULL, NULL);
+    note(SECOND, 20, "3/1", NULL);
+    assert_true(semel__starts_note(&starts, SECOND + 1, 15, SERVER, many, COUNT(many)));
+    assert_int_equal(starts.floor, SEMEL_STARTS_BOTTOM);
+    assert_false(semel__starts_note(&starts, 2 * SECOND, 15, SERVER, many, COUNT(many)));
+    note(3 * SECOND, 16, NULL, NULL);
+    assert_int_equal(scan(SEMEL_NONE), 16);
 }
 
 static void all_is_forgotten_every_minute_and_late_events_are_reported(void **state)
@@ -282,6 +296,7 @@ int main(void)
         cmocka_unit_test_setup(end_of_one_who_was_set_apart_leaves_the_other_and_drops_the_note, setup),
         cmocka_unit_test_setup(holder_without_a_usable_name_proves_nothing, setup),
         cmocka_unit_test_setup(another_server_or_sequence_begins_at_the_bottom, setup),
+        cmocka_unit_test_setup(sequence_that_is_set_back_is_reported_once, setup),
         cmocka_unit_test_setup(all_is_forgotten_every_minute_and_late_events_are_reported, setup),
         cmocka_unit_test_setup(shard_that_was_somebody_elses_begins_at_the_bottom, setup),
         cmocka_unit_test_setup(too_many_holders_prove_nothing, setup),
