@@ -31,6 +31,7 @@ struct options {
     struct semel_gateway_settings settings;
     const char *trusted[LIST_MAX], *callers_from[LIST_MAX], *cors[LIST_MAX];
     struct semel_gateway_rule rules[LIST_MAX + 1];
+    _Atomic size_t held[LIST_MAX + 2]; /* bytes per rule, of all loops */
     const char *store;
     int64_t lease_us, threads;
 };
@@ -121,6 +122,7 @@ static bool read_rules(struct cli *cli, const struct cli_args *args, struct opti
         rest->anonymous = true;
     }
     settings->rules = options->rules;
+    settings->held = options->held;
     return true;
 }
 
@@ -201,6 +203,7 @@ static int keeping_start(const struct cli_args *args, const struct options *opti
     semel_status status = semel__keeper_new(&keeping->keeper, &settings, &err);
     if (status != SEMEL_OK)
         return cli_fail(CLI_USAGE, "%s", err.text);
+    status = cli_store_judge(options->store, &err);
     for (size_t i = 0; i < semel__keeper_lanes(keeping->keeper) && status == SEMEL_OK; i++)
         status = semel__keeper_open(keeping->keeper, i, &err);
     if (status != SEMEL_OK)
@@ -399,6 +402,7 @@ static int run(struct cli *cli, const struct cli_args *args)
     if (pthread_sigmask(SIG_BLOCK, &signals, NULL) != 0)
         return cli_fail(CLI_FAILED, "cannot block signals");
     semel__descriptors_raise();
+    cli_keep_to_ourselves();
     if (options.store != NULL)
         code = keeping_start(args, &options, &keeping);
     options.settings.keeper = keeping.keeper;

@@ -40,6 +40,7 @@ struct daemon_gateway {
     struct semel_log *log;
     struct semel_gateway_stats *stats;
     struct semel_keeper *keeper;
+    _Atomic size_t *held; /* bytes per rule, of all loops */
     struct daemon_loop loops[LOOPS_MAX];
     size_t n_loops;
     struct daemon_lane lanes[SEMEL_KEEPER_LANES_MAX];
@@ -145,6 +146,7 @@ static bool put_settings(const struct daemon_gateway *g, struct semel_arena *are
     ret->cors = texts_of(arena, &conf->cors);
     ret->n_cors = conf->cors.n;
     ret->keeper = g->keeper;
+    ret->held = g->held;
     ret->finishes = conf->upstream.finishes;
     ret->key_min = (size_t)conf->key_min;
     ret->guarded_max = (size_t)conf->guarded_max;
@@ -267,7 +269,8 @@ static semel_status build_one(struct semel_daemon *daemon, const struct semel_co
     g->log = daemon->log;
     semel__daemon_add(daemon, &g->unit);
     g->stats = semel__stats_gateway(daemon->stats, conf->name, guarantee_of(conf));
-    semel_status status = g->stats != NULL ? make_keeper(g, err) : semel__fail_memory(err);
+    g->held = semel__calloc(conf->n_guard + 1, sizeof *g->held);
+    semel_status status = g->stats != NULL && g->held != NULL ? make_keeper(g, err) : semel__fail_memory(err);
     for (size_t i = 0; status == SEMEL_OK && i < semel__keeper_lanes(g->keeper); i++) {
         struct daemon_lane *lane = &g->lanes[g->n_lanes++];
         lane->of = g;
@@ -435,6 +438,7 @@ static void free_gateway(struct semel_unit *unit)
         semel__gateway_close(g->loops[i].gateway);
     }
     semel__keeper_free(g->keeper);
+    semel__free(g->held);
     semel__free(g);
 }
 

@@ -118,6 +118,9 @@ struct semel_gateway_settings {
     struct semel_keeper *keeper; /* borrowed; NULL: nothing is guarded, and what follows has no meaning */
     const struct semel_gateway_rule *rules;
     size_t n_rules;
+    /* n_rules + 1 zeros, borrowed until _close, where all loops of a gateway count what held_max bounds; the last one
+     * is for what no rule matches. NULL: a loop counts by itself. */
+    _Atomic size_t *held;
     struct semel_gateway_caller caller;
     const char *const *cors; /* origins that may read refusals: "https://shop.example" */
     size_t n_cors;

@@ -179,9 +179,12 @@ static const char too_many_answers[] = "too many bytes of answers like this one 
 
 static bool hold(struct guard *g, size_t n)
 {
-    if (n > g->rule->set.held_max - g->rule->held)
-        return false;
-    g->rule->held += n;
+    size_t held = atomic_load_explicit(g->rule->held, memory_order_relaxed);
+    do {
+        if (n > g->rule->set.held_max - held)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(g->rule->held, &held, held + n, memory_order_relaxed,
+                                                    memory_order_relaxed));
     g->held += n;
     atomic_fetch_add_explicit(&g->guards->counts->held_bytes, (int64_t)n, memory_order_relaxed);
     return true;
@@ -189,7 +192,7 @@ static bool hold(struct guard *g, size_t n)
 
 static void let_go(struct guard *g, size_t n)
 {
-    g->rule->held -= n;
+    atomic_fetch_sub_explicit(g->rule->held, n, memory_order_relaxed);
     g->held -= n;
     atomic_fetch_sub_explicit(&g->guards->counts->held_bytes, (int64_t)n, memory_order_relaxed);
 }

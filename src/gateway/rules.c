@@ -173,12 +173,14 @@ static semel_status add_rule(struct semel_guard_rules *rules, const struct semel
 {
     struct semel_guard_rule *rule = &rules->list[rules->n];
     struct semel_arena *arena = &rules->arena;
+    _Atomic size_t *held = settings->held != NULL ? settings->held : rules->held;
     struct semel_str *headers, *ignore;
     struct semel_key_rule *outcomes = semel__arena_alloc(arena, from->n_outcomes + 1, sizeof *outcomes);
     semel_status status = check_rule(from, err);
     if (status != SEMEL_OK)
         return status;
     rule->set = *from;
+    rule->held = &held[rules->n];
     rule->settle_us = (from->settle_ms > 0 ? from->settle_ms : 2 * (int64_t)settings->upstream.answer_ms) * 1000;
     if (!copyz(arena, &rule->set.match) || !copyz(arena, &rule->set.key_header) ||
         !copyz(arena, &rule->set.key_pointer) || !copyz(arena, &rule->set.reconcile) ||
@@ -236,8 +238,11 @@ semel_status semel__rules_init(struct semel_guard_rules *rules, const struct sem
     if (settings->key_min < 1 || settings->key_min > SEMEL_ID_MAX)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "key_min must be from 1 to %d", SEMEL_ID_MAX);
     rules->list = semel__arena_alloc(&rules->arena, settings->n_rules + 1, sizeof *rules->list);
-    if (rules->list == NULL)
+    rules->held = semel__arena_alloc(&rules->arena, settings->n_rules + 1, sizeof *rules->held);
+    if (rules->list == NULL || rules->held == NULL)
         return semel__fail_memory(err);
+    for (size_t i = 0; i <= settings->n_rules; i++)
+        atomic_init(&rules->held[i], 0);
     semel_status status = read_caller(rules, settings, err);
     for (size_t i = 0; i < settings->n_rules && status == SEMEL_OK; i++) {
         status = add_rule(rules, &settings->rules[i], settings, err);

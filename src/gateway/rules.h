@@ -27,13 +27,14 @@ struct semel_guard_rule {
     struct semel_request_rule counts; /* in a fingerprint */
     struct semel_asker *reconcile;    /* or NULL; the guard's */
     int64_t settle_us;
-    size_t held; /* bytes of bodies and answers in memory; the loop's */
+    _Atomic size_t *held; /* bytes of bodies and answers in memory; of all loops */
 };
 
 struct semel_guard_rules {
     struct semel_arena arena;
     struct semel_guard_rule *list; /* the last one is for what no other matches */
     size_t n;
+    _Atomic size_t *held; /* per rule, where no other loop has them */
     struct semel_gateway_caller caller;
     struct semel_networks callers_from;
     struct semel_str *cors;

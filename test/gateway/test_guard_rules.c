@@ -365,6 +365,59 @@ static void bodies_are_bounded_as_they_arrive(void **state)
     WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == 0);
 }
 
+static void *run_other(void *arg)
+{
+    struct semel_error err;
+    return semel__http_run(arg, &err) == SEMEL_OK ? NULL : arg;
+}
+
+/* P87: what one loop holds counts for all loops of its gateway. */
+static void loops_share_the_bound_of_a_rule(void **state)
+{
+    (void)state;
+    static _Atomic size_t held[2];
+    static char big[90000];
+    struct semel_http *other_http;
+    struct semel_gateway *other;
+    struct semel_error err;
+    struct reply reply;
+    pthread_t other_thread;
+    rules[0].body_max = rules[0].answer_max = 100000;
+    rules[0].held_max = 150000;
+    settings.held = held;
+    open_gateway();
+    assert_int_equal(semel__http_new(&other_http, NULL, &err), SEMEL_OK);
+    assert_int_equal(semel__gateway_open(&other, other_http, &settings, &err), SEMEL_OK);
+    assert_int_equal(pthread_create(&other_thread, NULL, run_other, other_http), 0);
+    const struct httpd there = {.port = semel__gateway_port(other)};
+    int fds[2] = {client_open(&server), client_open(&there)};
+    for (int i = 0; i < 2; i++) {
+        char head[256];
+        snprintf(head, sizeof head,
+                 "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-0000000%d\r\nContent-Length: 90000\r\n\r\n", i);
+        client_sendz(fds[i], head);
+        client_send(fds[i], big, i == 0 ? sizeof big - 1 : 70000);
+        if (i == 0)
+            WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == sizeof big - 1);
+    }
+    assert_true(client_reply(fds[1], &reply, false));
+    assert_true(reply.status == 503 && is_type(&reply, "overloaded"));
+    reply_done(&reply);
+    client_send(fds[0], big, 1);
+    assert_true(client_reply(fds[0], &reply, false));
+    assert_int_equal(reply.status, 201);
+    reply_done(&reply);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == 0);
+    assert_int_equal(atomic_load(&held[0]), 0);
+    for (int i = 0; i < 2; i++)
+        close(fds[i]);
+    semel__http_stop(other_http, 10000);
+    pthread_join(other_thread, NULL);
+    semel__http_free(other_http);
+    close_gateway(10000);
+    semel__gateway_close(other);
+}
+
 static bool send_large(struct link *link)
 {
     return answer_large(link, "200 OK");
@@ -530,6 +583,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(guarded_requests_are_bounded),
     ALONE(a_caller_is_checked_before_a_replay),
     ALONE(bodies_are_bounded_as_they_arrive),
+    ALONE(loops_share_the_bound_of_a_rule),
     ALONE(answers_that_nobody_reads_are_bounded),
     OPEN(a_request_that_was_answered_is_not_held),
     OPEN(bodies_of_all_kinds_are_told_apart),
