@@ -459,8 +459,8 @@ static const struct semel_setting_spec gateway_caller[] = {
      .help = "the subject of the client's certificate is the caller; needs tls.client_ca_file"},
     {"check", SEMEL_SETTING_URL, 0, SEMEL_SETTING_IN(semel_conf_caller, check), .words = http_schemes,
      .help =
-         "asked by GET, with the client's Authorization and Cookie, before an answer is replayed: 2xx lets it through, "
-         "401 and 403 are passed on"},
+         "asked by GET, with the client's Authorization, Cookie and API key, before an answer is replayed: 2xx lets it "
+         "through, 401 and 403 are passed on"},
 };
 static const struct semel_setting_group gateway_caller_group = SEMEL_SETTING_GROUP_OF(NULL, gateway_caller);
 

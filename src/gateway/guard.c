@@ -458,7 +458,7 @@ static void replay_row(struct guard *g)
     }
     semel__buf_init(&lines, HEAD_BYTES);
     for (size_t i = 0; i < g->n_headers; i++)
-        if (semel__same_word(g->headers[i].name, "authorization") || semel__same_word(g->headers[i].name, "cookie"))
+        if (semel__rules_credential(&g->guards->rules, g->headers[i].name))
             semel__head_put(&lines, g->headers[i].name, g->headers[i].value);
     semel__head_put(&lines, SEMEL_STR("Semel-Target"), g->target);
     g->state = GUARD_CHECKING;

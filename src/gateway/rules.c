@@ -452,6 +452,12 @@ bool semel__rules_believe(const struct semel_guard_rules *rules, const struct se
     return semel__networks_have(&rules->callers_from, peer->remote, address);
 }
 
+bool semel__rules_credential(const struct semel_guard_rules *rules, struct semel_str name)
+{
+    return semel__same_word(name, "authorization") || semel__same_word(name, "cookie") ||
+           (rules->caller.kind == SEMEL_GATEWAY_CALLER_API_KEY && semel__same_word(name, rules->caller.header));
+}
+
 /* "semel:WORD:" and the digest of the parts, each with its length. */
 static bool digest_scope(struct semel_arena *arena, const char *word, const struct semel_str *parts, size_t n,
                          struct semel_str *ret)

@@ -68,6 +68,8 @@ struct semel_guard_peer {
 /* May this header of a peer's go upstream, and name a caller? */
 bool semel__rules_believe(const struct semel_guard_rules *rules, const struct semel_guard_peer *peer,
                           struct semel_str name);
+/* Does this header show who asks? The check before a replay gets it. */
+bool semel__rules_credential(const struct semel_guard_rules *rules, struct semel_str name);
 /* The scope of a key: the caller, and with key_scope `endpoint` method and path. false: nobody is known, or err: there
  * is no memory, or the caller is malformed. */
 bool semel__rule_scope(const struct semel_guard_rules *rules, const struct semel_guard_rule *rule,

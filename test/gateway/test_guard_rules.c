@@ -296,7 +296,7 @@ static bool check_first(struct link *link)
 {
     pthread_mutex_lock(&link->up->lock);
     bool check = strncmp(link->up->head, "GET /check", 10) == 0;
-    bool fine = strstr(link->up->head, "Bearer good") != NULL;
+    bool fine = strstr(link->up->head, "Bearer good") != NULL || strstr(link->up->head, "X-Api-Key: good") != NULL;
     pthread_mutex_unlock(&link->up->lock);
     return link_sendz(link, !check ? MADE : fine ? OK_EMPTY : "HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n");
 }
@@ -317,6 +317,28 @@ static void a_caller_is_checked_before_a_replay(void **state)
     reply_done(&reply);
     assert_refused(request("POST", "/", "key-00000001", "Authorization: Bearer bad\r\n", "x"), 403, "forbidden");
     assert_int_equal(calls(), 3);
+}
+
+/* The API key is what the check URL knows its caller by. */
+static void the_check_gets_the_api_key(void **state)
+{
+    (void)state;
+    static char check[96];
+    snprintf(check, sizeof check, "%s/check", url);
+    settings.caller = (struct semel_gateway_caller){.kind = SEMEL_GATEWAY_CALLER_API_KEY,
+                                                    .header = "X-Api-Key",
+                                                    .check = check};
+    open_gateway();
+    upstream_play(&up, check_first);
+    const char *good = "X-Api-Key: good\r\nX-Other: 1\r\n", *bad = "X-Api-Key: bad\r\n";
+    for (int round = 0; round < 2; round++) {
+        struct reply reply = client_ask(&server, request("POST", "/", "key-00000001", good, "x"));
+        assert_true(reply.status == 201 && replayed(&reply) == (round == 1));
+        reply_done(&reply);
+    }
+    assert_null(strstr(upstream_seen(&up)->head, "X-Other"));
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", bad, "x")), 201);
+    assert_refused(request("POST", "/", "key-00000001", bad, "x"), 403, "forbidden");
 }
 
 /* ==== bodies ===================================================================================== */
@@ -582,6 +604,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(browsers_can_read_what_the_gateway_refuses),
     ALONE(guarded_requests_are_bounded),
     ALONE(a_caller_is_checked_before_a_replay),
+    ALONE(the_check_gets_the_api_key),
     ALONE(bodies_are_bounded_as_they_arrive),
     ALONE(loops_share_the_bound_of_a_rule),
     ALONE(answers_that_nobody_reads_are_bounded),
