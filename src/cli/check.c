@@ -888,11 +888,6 @@ static void say_outbox(const struct cli *cli, const struct semel_conf_outbox *ou
     cli_say(cli, "%s", "");
 }
 
-static const char *gateway_guarantee(const struct semel_conf_gateway *g)
-{
-    return g->guarantee == SEMEL_GUARANTEE_ATOMIC ? "ATOMIC" : "GUARDED";
-}
-
 static const char *why_gateway(const struct semel_conf_gateway *g)
 {
     return g->guarantee == SEMEL_GUARANTEE_ATOMIC
@@ -939,7 +934,7 @@ static void show_guard(const struct semel_conf_gateway *g, size_t i, char *out, 
 static void say_gateway(const struct cli *cli, const struct semel_conf_gateway *g)
 {
     char text[2048];
-    cli_say(cli, "%s: gateway, %s (in front of %s)", g->name.p, gateway_guarantee(g), g->upstream.url.p);
+    cli_say(cli, "%s: gateway, %s (in front of %s)", g->name.p, semel__gateway_guarantee(g), g->upstream.url.p);
     cli_say(cli, "  %s", why_gateway(g));
     cli_say(cli, "  %-14s %s%s", semel__checklist_name(SEMEL_CHECKLIST_CONNECTION), g->server.address.text.p,
             g->server.tls.on          ? ", TLS"
@@ -1054,7 +1049,7 @@ static void fill_gateway(struct semel_object *one, const void *ctx, size_t i)
     char caller[256];
     show_caller(g, caller, sizeof(caller));
     semel__object_text(one, "gateway", g->name);
-    semel__object_text(one, "guarantee", semel__str(gateway_guarantee(g)));
+    semel__object_text(one, "guarantee", semel__str(semel__gateway_guarantee(g)));
     semel__object_text(one, "why", semel__str(why_gateway(g)));
     semel__object_text(one, "listen", g->server.address.text);
     semel__object_text(one, "upstream", g->upstream.url);

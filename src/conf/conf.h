@@ -328,5 +328,7 @@ const char *semel__route_lasting(const struct semel_route *route);
 bool semel__conf_secret_parameter(struct semel_str name);
 const char *semel__order_rests_name(enum semel_order_rests rests); /* none, source, versions */
 const char *semel__checklist_name(enum semel_checklist item);
+/* The label of a gateway, as check, the log, metrics and the API have it: ATOMIC or GUARDED, for ever. */
+const char *semel__gateway_guarantee(const struct semel_conf_gateway *gateway);
 
 #endif

@@ -164,6 +164,11 @@ static void check_horizon(const struct asked *a)
 
 /* ---- the label and the order --------------------------------------------------------------------- */
 
+const char *semel__gateway_guarantee(const struct semel_conf_gateway *gateway)
+{
+    return gateway->guarantee == SEMEL_GUARANTEE_ATOMIC ? "ATOMIC" : "GUARDED";
+}
+
 static void label(const struct asked *a)
 {
     struct semel_promise *promise = &a->route->promise;

@@ -54,11 +54,6 @@ static struct daemon_gateway *gateway_of(struct semel_unit *unit)
     return (struct daemon_gateway *)unit; /* the first member */
 }
 
-static const char *guarantee_of(const struct semel_conf_gateway *conf)
-{
-    return conf->guarantee == SEMEL_GUARANTEE_ATOMIC ? "atomic" : "guarded";
-}
-
 /* ---- settings ------------------------------------------------------------------------------------ */
 
 static const char *const *texts_of(struct semel_arena *arena, const struct semel_setting_list *list)
@@ -268,7 +263,7 @@ static semel_status build_one(struct semel_daemon *daemon, const struct semel_co
     g->conf = conf;
     g->log = daemon->log;
     semel__daemon_add(daemon, &g->unit);
-    g->stats = semel__stats_gateway(daemon->stats, conf->name, guarantee_of(conf));
+    g->stats = semel__stats_gateway(daemon->stats, conf->name, semel__gateway_guarantee(conf));
     g->held = semel__calloc(conf->n_guard + 1, sizeof *g->held);
     semel_status status = g->stats != NULL && g->held != NULL ? make_keeper(g, err) : semel__fail_memory(err);
     for (size_t i = 0; status == SEMEL_OK && i < semel__keeper_lanes(g->keeper); i++) {
@@ -293,7 +288,8 @@ static semel_status start(struct semel_unit *unit, struct semel_error *err)
     struct daemon_gateway *g = gateway_of(unit);
     semel_status status = SEMEL_OK;
     SEMEL__LOG(g->log, SEMEL_LOG_INFO, "gateway starts", SEMEL_F_STR("gateway", g->conf->name),
-               SEMEL_F_STR("listen", g->conf->server.address.text), SEMEL_F_Z("guarantee", guarantee_of(g->conf)));
+               SEMEL_F_STR("listen", g->conf->server.address.text),
+               SEMEL_F_Z("guarantee", semel__gateway_guarantee(g->conf)));
     for (size_t i = 0; status == SEMEL_OK && i < g->n_lanes; i++)
         status = semel__task_start(&g->lanes[i].task, "keeper", run_lane, &g->lanes[i], err);
     atomic_store(&g->running, g->n_loops);
@@ -363,7 +359,7 @@ static void json(struct semel_unit *unit, struct semel_buf *buf)
                     "{\"name\":\"%.*s\",\"guarantee\":\"%s\",\"up\":%s,\"port\":%u,\"running\":%" PRId64
                     ",\"completed\":%" PRIu64 ",\"released\":%" PRIu64 ",\"replayed\":%" PRIu64 ",\"unknown\":%" PRIu64
                     ",\"commits\":%" PRIu64 ",\"commits_in_doubt\":%" PRIu64 "}",
-                    (int)g->conf->name.n, g->conf->name.p, guarantee_of(g->conf),
+                    (int)g->conf->name.n, g->conf->name.p, semel__gateway_guarantee(g->conf),
                     semel__keeper_up(g->keeper, why) && loops_up(g) ? "true" : "false",
                     semel__gateway_port(g->loops[0].gateway), running, completed, released, replayed, unknown,
                     atomic_load(&kept->groups), atomic_load(&kept->in_doubt));

@@ -150,7 +150,7 @@ def test_request_is_done_once_and_operators_see_its_key(shop, upstream, tmp_path
         assert done.code == 0, done
         assert world.post("/hang", "key-00002")[:2] == (201, b"{}") and len(upstream.calls) == 3
         (listed,) = json.loads(daemon.get("/v1/routes")[1])["gateways"]
-        assert listed["up"] and listed["guarantee"] == "guarded" and listed["replayed"] == 2, listed
+        assert listed["up"] and listed["guarantee"] == "GUARDED" and listed["replayed"] == 2, listed
 
         def counted(result):
             return daemon.metric("semel_gateway_requests_total", gateway="payments", result=result)

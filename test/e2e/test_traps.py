@@ -119,10 +119,13 @@ def test_readyz_gives_the_reason_of_a_route_that_cannot_start(tmp_path, books, l
 
 # ---- the label
 
+OUTSIDE = {"do": {"http": "http://127.0.0.1:1/"}, "values": None}
+
 
 @pytest.mark.parametrize("more, label", [({}, "ATOMIC for 45 days"), ({"timed_ids": True}, "ATOMIC"),
                                          ({"keep": {"completed": "60d"}}, "ATOMIC for 60 days"),
-                                         ({"keep": {"completed": "1000h"}}, "ATOMIC for 1000 hours")])
+                                         ({"keep": {"completed": "1000h"}}, "ATOMIC for 1000 hours"),
+                                         (OUTSIDE, "GUARDED for 45 days"), ({**OUTSIDE, "timed_ids": True}, "GUARDED")])
 def test_the_label_of_a_route_is_the_same_everywhere(tmp_path, books, listen, more, label):
     with Daemon(tmp_path, scenes.settings(books, listen, **more)) as daemon:
         daemon.ready()
@@ -130,6 +133,20 @@ def test_the_label_of_a_route_is_the_same_everywhere(tmp_path, books, listen, mo
         assert checked.json["routes"][0]["guarantee"] == label
         assert daemon.lines("route starts")[0]["guarantee"] == label
         assert f'guarantee="{label}"' in daemon.get("/metrics")[1]
+        assert json.loads(daemon.get("/v1/routes")[1])["routes"][0]["guarantee"] == label
         assert books.store.semel("consumer", "show", "books", "--json").json["guarantee"] == label
         told = books.store.semel("status", "--json").json["consumers"]
         assert [one["guarantee"] for one in told] == [label]
+
+
+@pytest.mark.parametrize("finishes, label", [(False, "GUARDED"), (True, "ATOMIC")])
+def test_the_label_of_a_gateway_is_the_same_everywhere(tmp_path, store, finishes, label):
+    gateway = {"listen": f"127.0.0.1:{free_port()}", "upstream": {"url": "http://127.0.0.1:1", "finishes": finishes},
+               "caller": {"header": "X-User", "trusted_from": ["127.0.0.1"]}, "guard": [{"match": "POST /{rest*}"}]}
+    with Daemon(tmp_path, {"store": store.url, "gateways": {"payments": gateway}}) as daemon:
+        daemon.ready()
+        assert run("check", daemon.file, "--json").json["gateways"][0]["guarantee"] == label
+        assert run("check", daemon.file).out.startswith(f"payments: gateway, {label} (")
+        assert daemon.lines("gateway starts")[0]["guarantee"] == label
+        assert f'semel_gateway_info{{gateway="payments",guarantee="{label}"}} 1' in daemon.get("/metrics")[1]
+        assert json.loads(daemon.get("/v1/routes")[1])["gateways"][0]["guarantee"] == label

@@ -302,13 +302,13 @@ static void causes_of_unknown_keys_fall_back_to_zero_and_rare_ones_are_others(vo
 static void requests_of_a_gateway_are_counted_once_by_difference(void **state) /* M A1 */
 {
     (void)state;
-    struct semel_gateway_stats *gateway = semel__stats_gateway(stats, SEMEL_STR("payments"), "guarded");
+    struct semel_gateway_stats *gateway = semel__stats_gateway(stats, SEMEL_STR("payments"), "GUARDED");
     assert_non_null(gateway);
     semel__stats_gateway_result(gateway, "replayed", 5);
     semel__stats_gateway_result(gateway, "replayed", 7);
     semel__stats_gateway_unknown(gateway, "timeout", 2);
     semel__stats_gateway_now(gateway, &(struct semel_gateway_now){.up = true, .running = 4, .held_bytes = 100});
-    assert_line("semel_gateway_info{gateway=\"payments\",guarantee=\"guarded\"} 1");
+    assert_line("semel_gateway_info{gateway=\"payments\",guarantee=\"GUARDED\"} 1");
     assert_line("semel_gateway_requests_total{gateway=\"payments\",result=\"replayed\"} 7");
     assert_line("semel_gateway_unknown_total{gateway=\"payments\",cause=\"timeout\"} 2");
     assert_line("semel_gateway_up{gateway=\"payments\"} 1");
