@@ -328,6 +328,7 @@ static void submit(struct guard *g)
 struct replay {
     int code;
     struct semel_str headers, body, origin;
+    bool bodiless; /* the body was not stored */
 };
 
 /* Gives the client as much of `rest` as it takes; what follows waits until it is drained. true: there is no more. */
@@ -395,7 +396,8 @@ static void send_replay(struct guard *g, const struct replay *replay)
         return;
     }
     for (size_t i = 0; i < n; i++)
-        if (same_origin || !semel__head_is_cors(pairs[i].name))
+        if ((same_origin || !semel__head_is_cors(pairs[i].name)) &&
+            !(replay->bodiless && semel__same_word(pairs[i].name, "content-encoding"))) /* nothing is no gzip */
             semel__http_set_pair(x, &pairs[i]);
     if (!same_origin)
         semel__refusal_put_cors(&g->guards->rules, x, g->origin);
@@ -417,7 +419,8 @@ static struct replay replay_of_row(const struct guard *g)
     return (struct replay){.code = row->code >= 200 && row->code <= 599 ? (int)row->code : 200,
                            .headers = row->headers,
                            .body = whole ? row->body : SEMEL_STR(""),
-                           .origin = row->origin};
+                           .origin = row->origin,
+                           .bodiless = !whole};
 }
 
 static void checked(void *ctx, int status, struct semel_str body)
@@ -869,11 +872,12 @@ static void count_end(struct guard *g)
 /* Those behind it get the answer that was stored, unless each caller is to be checked. */
 static void settle_stored(struct guard *g, bool stored)
 {
+    bool bodiless = g->streams || !g->rule->set.store_body;
     const struct replay replay = {.code = g->status,
                                   .headers = semel__buf_str(&g->kept),
-                                  .body = g->streams || !g->rule->set.store_body ? SEMEL_STR("")
-                                                                                 : semel__buf_str(&g->spool),
-                                  .origin = g->origin};
+                                  .body = bodiless ? SEMEL_STR("") : semel__buf_str(&g->spool),
+                                  .origin = g->origin,
+                                  .bodiless = bodiless};
     settle_waiters(g, stored && g->guards->check == NULL ? &replay : NULL);
 }
 

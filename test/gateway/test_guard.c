@@ -368,6 +368,26 @@ static void a_body_that_is_not_to_be_stored_is_not(void **state)
     reply_done(&reply);
 }
 
+/* A server may compress although it was asked not to. A client that decodes nothing as gzip fails. */
+static void a_replay_without_its_body_has_no_encoding(void **state)
+{
+    (void)state;
+    rules[1] = rules[0];
+    rules[0].match = "POST /bare";
+    rules[0].store_body = false;
+    settings.n_rules = 2;
+    open_gateway();
+    upstream_answer(&up, "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nX-Made: 1\r\nContent-Length: 2\r\n\r\nok");
+    for (int bare = 0; bare < 2; bare++)
+        for (int round = 0; round < 2; round++) {
+            struct reply reply = post(bare ? "/bare" : "/", bare ? "key-00000001" : "key-00000002", "x");
+            assert_true(reply.status == 200 && replayed(&reply) == (round == 1) && reply_has(&reply, "X-Made: 1"));
+            assert_int_equal(reply.n, bare && round == 1 ? 0 : 2);
+            assert_int_equal(reply_has(&reply, "Content-Encoding: gzip"), !bare || round == 0);
+            reply_done(&reply);
+        }
+}
+
 static void a_stream_of_events_is_stored_when_it_begins(void **state)
 {
     (void)state;
@@ -1038,6 +1058,7 @@ static const struct CMUnitTest tests[] = {
     OPEN(an_early_answer_counts),
     OPEN(an_answer_over_the_cap_is_stored_without_its_body),
     ALONE(a_body_that_is_not_to_be_stored_is_not),
+    ALONE(a_replay_without_its_body_has_no_encoding),
     OPEN(a_stream_of_events_is_stored_when_it_begins),
     OPEN(an_answer_that_cannot_be_stored_is_a_503_and_is_kept),
     ALONE(an_answer_that_is_not_stored_before_its_lease_ends_is_unknown),
