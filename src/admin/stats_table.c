@@ -64,7 +64,7 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_START] = {.kind = SEMEL_GAUGE,
                             .name = "process_start_time_seconds",
                             .help = "When the process started, in seconds since 1970."},
-    [SEMEL_FAMILY_ROUTE] = GAUGE("semel_route_info", "1, with what the route promises: atomic, guarded or bounded.",
+    [SEMEL_FAMILY_ROUTE] = GAUGE("semel_route_info", "1, with what the route promises, such as ATOMIC for 45 days.",
                                  route_labels, PER_ROUTE),
 
     [SEMEL_FAMILY_MESSAGES] = {.kind = SEMEL_COUNTER,
@@ -259,7 +259,7 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_KEYS_LOOKED] = {.kind = SEMEL_GAUGE,
                                   .name = "semel_idempotency_read_timestamp_seconds",
                                   .help = "When the keys were counted last."},
-    [SEMEL_FAMILY_GATEWAY] = GAUGE("semel_gateway_info", "1, with what the gateway promises: atomic or guarded.",
+    [SEMEL_FAMILY_GATEWAY] = GAUGE("semel_gateway_info", "1, with what the gateway promises: ATOMIC or GUARDED.",
                                    gateway_labels, PER_ROUTE),
     [SEMEL_FAMILY_GATEWAY_UP] = GAUGE("semel_gateway_up", "1: the gateway listens, and its store is there.",
                                       gateway_label, PER_ROUTE),

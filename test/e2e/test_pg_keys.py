@@ -70,7 +70,7 @@ def test_second_request_gets_the_first_answer_and_the_work_is_done_once(db):  # 
     assert count(db, "ledger") == 1
 
 
-# A1: no row, no lock, no number
+# A1 A10: no row, no lock, no number
 def test_replay_writes_no_wal(db):  # noqa: F811
     finish(db, begin(db)["token"])
     db.commit()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks that every public function is in the manual, and nothing else, and that links between documents lead
-somewhere."""
+"""Checks that every public function is in the manual, and nothing else, that links between documents lead somewhere,
+and that the lines of the log that operators are told to look for are those of the program."""
 import re
 
 import common
@@ -10,6 +10,11 @@ MANUAL = "man/libsemel.3.scd"
 FUNCTION = re.compile(r"^SEMEL_API\s[^;]*?\b(semel_\w+)\(", re.MULTILINE)
 NAMED = re.compile(r"\b(semel_\w+)(?=\*?\()")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+# A sentence, or an item of a list, about the log, and what it quotes: three words or more, and no command.
+SENTENCE = re.compile(r"(?:[^.`]|`[^`]*`|\.(?!\s))+")
+LOG = re.compile(r"(?<!audit )(?<!server's )\b(?:log|logs|logged)\b(?!\.)")
+QUOTED = re.compile(r"`((?!semel |curl |psql |journalctl |systemctl )[a-z_]+(?: [^`\s]+){2,})`")
+LITERAL = r'"((?:[^"\\\n]|\\.)*)"'
 
 
 def anchors(text):
@@ -51,11 +56,34 @@ def check_links(root, report):
                 report.add(page, line, f"links to {match[1]}; that page has no such heading")
 
 
+def spoken(root):
+    """The texts of the program, those that are broken over lines in one piece."""
+    for path in common.c_files(root, ("src",)):
+        for match in re.finditer(rf"(?:{LITERAL}\s*)+", common.read(path)):
+            yield "".join(re.findall(LITERAL, match[0]))
+
+
+def check_log_texts(root, report):
+    """A word of the quotation with a capital, a digit or a sign stands for anything: a name, a number, a field."""
+    texts = "\n".join(spoken(root))
+    for page in [root / "docs/operating.md", *sorted((root / "docs/runbooks").glob("*.md"))]:
+        text = common.read(page) if page.is_file() else ""
+        for block in re.finditer(r"(?:(?!\n\n|\n *- |\n *\d\. |\n```).)+", text, re.DOTALL):
+            for sentence in SENTENCE.finditer(block[0]):
+                for quoted in QUOTED.finditer(sentence[0]) if LOG.search(sentence[0]) else ():
+                    words = [re.escape(word) if re.fullmatch(r"[a-z_]+[,:;]?", word) else r"[^\n]*?"
+                             for word in re.sub(r" \w+=.*", "", quoted[1], flags=re.DOTALL).split()]
+                    if not re.search(r"\s?".join(words), texts):
+                        line = text.count("\n", 0, block.start() + sentence.start() + quoted.start()) + 1
+                        report.add(page, line, f"quotes `{quoted[1]}` of the log; no text in src is like that")
+
+
 def main():
     root = common.parse_root(__doc__)
     report = common.Report(root)
     check_manual(root, report)
     check_links(root, report)
+    check_log_texts(root, report)
     report.exit()
 
 

@@ -86,6 +86,7 @@ BAD = [
     ("documented", "man/libsemel.3.scd", "*int semel_gone(void)*\n", "no function semel_gone"),
     ("documented", "docs/x.md", "see [here](gone.md)\n", "links to gone.md"),
     ("documented", "docs/x.md", "see [here](requirements.md#gone)\n", "no such heading"),
+    ("documented", "docs/runbooks/x.md", "The log has `nobody ever says this`.\n", "quotes `nobody ever says this`"),
     ("format", "src/core/x.c", c("int  x;\n"), "src/core/x.c"),
     ("tidy", "src/core/x.c", c("int f(int a);\nint f(int a)\n{\n    int *p = 0;\n    return *p + a;\n}\n"),
      "null pointer"),
