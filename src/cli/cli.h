@@ -148,10 +148,15 @@ struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_
 struct semel_ops;
 int cli_ops_open(struct cli *cli, const struct cli_args *args, bool changes, struct semel_ops *ret);
 void cli_ops_close(struct semel_ops *ops);
+/* Programs of exec handlers run as the same user: the kernel keeps them from our memory and environment, and no core
+ * holds a token (P89). What they start with is theirs: a program that is executed is dumpable again. */
+void cli_keep_to_ourselves(void);
 /* The drivers that this program has; ended by NULL. */
 const struct semel_store_ops *const *cli_store_drivers(void);
 /* The URL alone, for what opens by itself. NULL: none was given, or it cannot be one; *ret_code is the exit code. */
 const char *cli_store_url(const struct cli_args *args, int *ret_code);
+/* INVALID: the password would go to whoever pretends to be the store, and the URL does not ask for that. */
+semel_status cli_store_judge(const char *url, struct semel_error *err);
 /* Opens without a word. */
 semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err);
 /* Says why a store could not be opened; returns the exit code. */

@@ -83,9 +83,7 @@ static void bound_arenas(void)
 #endif
 }
 
-/* Programs of exec handlers run as the same user: the kernel keeps them from our memory and environment, and no core
- * holds a token (P89). What they start with is theirs: a program that is executed is dumpable again. */
-static void keep_to_ourselves(void)
+void cli_keep_to_ourselves(void)
 {
     struct rlimit cores;
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -130,7 +128,7 @@ static int run_file(struct cli *cli, const struct cli_args *args, bool relay)
 #endif
     bound_arenas();
     semel__descriptors_raise();
-    keep_to_ourselves();
+    cli_keep_to_ourselves();
     semel__conf_mistakes_init(mistakes);
     semel_status status = semel__conf_load(file, &conf, mistakes, &err);
     int code;

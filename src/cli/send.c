@@ -647,7 +647,9 @@ static int run(struct cli *cli, const struct cli_args *args)
         code = cli_input(cli, cli_operand(args, 0), "the payload", SEMEL_PAYLOAD_HARD_MAX, &msg.payload);
     if (code != CLI_OK)
         return code;
-    semel_status status = semel_open(&s, url, 0, &err);
+    semel_status status = cli_store_judge(url, &err);
+    if (status == SEMEL_OK)
+        status = semel_open(&s, url, 0, &err);
     if (status != SEMEL_OK)
         return cli_store_refused(args, url, status, &err);
     code = check_consumer(s, msg.consumer);

@@ -193,9 +193,8 @@ int cli_store_refused(const struct cli_args *args, const char *url, semel_status
     }
 }
 
-semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err)
+semel_status cli_store_judge(const char *url, struct semel_error *err)
 {
-    struct semel_store_options options = {.create = create_and_migrate, .migrate = create_and_migrate};
 #ifdef SEMEL_WITH_POSTGRES
     if (strncmp(url, "postgres", 8) == 0 && semel__pg_exposed_unasked(url))
         return semel__fail(
@@ -203,8 +202,17 @@ semel_status cli_store_try(const char *url, bool create_and_migrate, struct seme
             "the store is on another host, and its certificate would not be checked: a fake server could "
             "take the password; add sslmode=verify-full to the URL, or the sslmode that is meant, such as "
             "sslmode=require or sslmode=disable");
+#else
+    (void)url, (void)err;
 #endif
-    return semel_store_open(ret, drivers, url, &options, err);
+    return SEMEL_OK;
+}
+
+semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err)
+{
+    struct semel_store_options options = {.create = create_and_migrate, .migrate = create_and_migrate};
+    semel_status status = cli_store_judge(url, err);
+    return status == SEMEL_OK ? semel_store_open(ret, drivers, url, &options, err) : status;
 }
 
 struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_migrate, int *ret_code)

@@ -120,8 +120,9 @@ def test_a_wrong_url_is_told_in_one_line(url, code, said):
 ])
 def test_a_store_that_anybody_could_pretend_to_be_is_refused_unless_its_url_asks_for_it(url, refuses):
     # B8
-    for command in ("status", "migrate"):
-        refused = run(command, "--store", url)
+    for command in (["status"], ["migrate"], ["send", "-c", "b", "--id", "m", "{}"],
+                    ["gateway", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1"]):
+        refused = run(*command, "--store", url)
         assert refused.code == 5 and refused.err.count("\n") == 1, refused
         assert ("a fake server could take the password; add sslmode=verify-full" in refused.err) == refuses, refused
         reached = "translate host name" in refused.err
