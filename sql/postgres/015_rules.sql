@@ -573,6 +573,12 @@ BEGIN
     SELECT r.consumer, f.business_key, r.source, r.message_id FROM freed AS f WHERE wish ON CONFLICT DO NOTHING;
 END $$;
 
+-- Does the change of a row change the business keys that it holds? They are given back, or begin to expire.
+CREATE FUNCTION semel._touches_business(p semel._policy, was semel.inbox, r semel.inbox) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT semel._gives_back(p, was, r) IS NOT NULL OR (p.business_retention IS NOT NULL AND r.processed_at IS NOT NULL)
+$$;
+
 -- The business keys and wishes of a row that was `was`; NULL: this call has inserted it. A key does not expire while
 -- its holder is unfinished: its time counts from the holder's end.
 CREATE FUNCTION semel._business_changed(p semel._policy, was semel.inbox, r semel.inbox) RETURNS void

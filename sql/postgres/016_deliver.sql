@@ -543,7 +543,7 @@ BEGIN
     END IF;
     r := CASE how WHEN 'released' THEN semel._released(was, now) WHEN 'recovered' THEN semel._recovered(p, was, now)
                   ELSE semel._ended(p, was, how, NULL, reason, outcome, now) END;
-    IF patience = 'skip' AND semel._gives_back(p, was, r) IS NOT NULL AND NOT semel._hold_business(was, false) THEN
+    IF patience = 'skip' AND semel._touches_business(p, was, r) AND NOT semel._hold_business(was, false) THEN
         RETURN NULL;
     END IF;
     RETURN semel._write(p, k, was, r, m, false,

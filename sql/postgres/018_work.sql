@@ -72,7 +72,7 @@ BEGIN
         r.error_class := v.class;
         r.error_text := semel._verdict_text(v);
     END IF;
-    IF changed AND semel._gives_back(p, was, r) IS NOT NULL AND NOT semel._hold_business(was, false) THEN
+    IF changed AND semel._touches_business(p, was, r) AND NOT semel._hold_business(was, false) THEN
         changed := false;
     END IF;
     IF changed THEN

@@ -491,7 +491,8 @@ static semel_status decide(struct take *take, size_t *ret_n, struct semel_error 
     return status == SEMEL_OK ? semel__work_report(&work, err) : status;
 }
 
-/* Another transaction takes a business key: goes one by one, so that only rows that want that key are skipped. */
+/* Another transaction takes a business key: goes one by one, so that only rows that want or have that key are
+ * skipped. */
 static semel_status decide_each(struct take *take, size_t max, size_t *ret_n, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -499,8 +500,11 @@ static semel_status decide_each(struct take *take, size_t max, size_t *ret_n, st
     for (size_t i = 0; i < max && status == SEMEL_OK; i++) {
         const size_t before = *ret_n;
         status = decide(take, ret_n, err);
-        if (contention(status, err) && take->wishes) {
-            pass_over(take);
+        if (contention(status, err)) {
+            if (take->wishes)
+                pass_over(take);
+            else
+                take->skip++; /* it is a key that the row has */
             semel__error_clear(err);
             status = SEMEL_OK;
         } else if (take->n == 0) {
@@ -519,7 +523,7 @@ semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *re
     err = err != NULL ? err : &local;
     *ret_n = 0;
     semel_status status = decide(&take, ret_n, err);
-    return contention(status, err) && take.wishes ? decide_each(&take, max, ret_n, err) : status;
+    return contention(status, err) ? decide_each(&take, max, ret_n, err) : status;
 }
 
 /* ---- the sweep ----------------------------------------------------------------------------------- */

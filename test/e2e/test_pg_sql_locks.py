@@ -133,6 +133,27 @@ def test_tick_and_take_wait_for_no_business_key(shop, two):  # noqa: F811
     sitter.close()
 
 
+# A5 A6: nor for one that would expire because its holder was overtaken
+def test_tick_and_take_wait_for_no_business_key_of_what_is_stale(shop, two):  # noqa: F811
+    first, second = two
+    consumer(first, "mail", effect="keyed", order="version", business_retention="1d", retry_first="1ms",
+             retry_ceiling="1ms")
+    token = call(first, "inbox_claim", consumer="mail", message_id="id-1", payload="{}", business_key="pay",
+                 order_key="k", version=1)[0]["token"]
+    assert committed(first, "SELECT semel.inbox_finish(%s, 'transient')", token) == [(True,)]
+    committed(first, "UPDATE semel.order_key SET last_version = 5")
+    committed(first, "UPDATE semel.inbox SET due_at = now() - interval '1s'")
+    sitter = shop.connect()
+    assert begin(sitter, "id-3", consumer="mail", payload="{}", business_key="pay", order_key="o",
+                 version=1)["why"] == "business_duplicate"
+    assert committed(second, "SELECT message_id FROM semel.inbox_take('mail')") == []
+    assert committed(second, "SELECT semel.tick()")
+    assert committed(second, "SELECT status FROM semel.inbox WHERE message_id = 'id-1'") == [("failed",)]
+    sitter.close()
+    assert poll(lambda: committed(second, "SELECT message_id FROM semel.inbox_take('mail')") == [] and
+                committed(second, "SELECT 1 FROM semel.inbox WHERE message_id = 'id-1' AND status = 'stale'"))
+
+
 # A6: business keys before rows, also where the end has them expire
 @pytest.mark.parametrize("word", ["done", "rejected"])
 def test_end_waits_for_a_business_key_before_it_holds_its_row(shop, two, word):  # noqa: F811
