@@ -203,6 +203,7 @@ static int keeping_start(const struct cli_args *args, const struct options *opti
     semel_status status = semel__keeper_new(&keeping->keeper, &settings, &err);
     if (status != SEMEL_OK)
         return cli_fail(CLI_USAGE, "%s", err.text);
+    status = cli_store_judge(options->store, &err);
     for (size_t i = 0; i < semel__keeper_lanes(keeping->keeper) && status == SEMEL_OK; i++)
         status = semel__keeper_open(keeping->keeper, i, &err);
     if (status != SEMEL_OK)
@@ -401,6 +402,7 @@ static int run(struct cli *cli, const struct cli_args *args)
     if (pthread_sigmask(SIG_BLOCK, &signals, NULL) != 0)
         return cli_fail(CLI_FAILED, "cannot block signals");
     semel__descriptors_raise();
+    cli_keep_to_ourselves();
     if (options.store != NULL)
         code = keeping_start(args, &options, &keeping);
     options.settings.keeper = keeping.keeper;
