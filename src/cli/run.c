@@ -109,7 +109,7 @@ static int relay_once(char *file, const struct semel_conf *conf)
         return CLI_OK;
     return cli_fail(CLI_FAILED, "events are left: %s",
                     done.why[0] != '\0' ? done.why
-                    : done.left > 0     ? "a destination is down, or they came after the start"
+                    : done.left > 0     ? "they came after the start"
                                         : "they stand aside: semel outbox ls --aside");
 }
 
@@ -177,8 +177,12 @@ const struct cli_command cli_relay = {
             "of relays on any number of machines share the work. An event is deleted after the broker confirmed it;\n"
             "a relay that is killed in between publishes it again, under the same id.\n"
             "\n"
-            "With --once, for cron, it publishes what was committed when it began and can go, and ends. Exit code 0:\n"
-            "no event is left. 1: some are, and stderr says why.\n"
+            "With --once, for cron, it publishes what was committed when it began and can go, and ends. Shards that\n"
+            "another relay has are waited for until its lease would be over if it had been killed.\n"
+            "\n"
+            "Exit codes with --once: 0 no event is left; 1 some are, and stderr says why: which relay has their\n"
+            "shards, which destination is down, that they stand aside, or that they came after the start; 2 the\n"
+            "settings have no outbox; 5 the database cannot be used. Without it as of semel run.\n"
             "\n"
             "Example\n"
             "  semel relay semel.yaml --once",

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "core/destination.h"
 #include "core/relay.h"
+#include "core/starts.h"
 #include "daemon/internal.h"
 #include "store/query.h"
 #ifdef SEMEL_WITH_POSTGRES
@@ -24,8 +25,10 @@
 #define STEP_BYTES ((size_t)16 << 20)
 #define ONCE_BYTES ((size_t)64 << 20)
 #define HEAR_MS 200
-#define STUCK_STEPS 20    /* without progress: `once` gives up */
-#define LINGER_US 1500000 /* `once` waits so long for events that the relay looks at again after a second */
+#define STUCK_STEPS 20      /* without progress: `once` gives up */
+#define LINGER_US 1500000   /* `once` waits so long for events that the relay looks at again after a second */
+#define PATIENCE_US 2000000 /* besides the lease of a dead relay, and the time until this one looks again */
+#define PEERS_MAX 1000
 #define LEFT_MAX 1000000
 #define COUNT_CAP 10000
 
@@ -36,8 +39,12 @@ struct once {
     struct semel_relay_end end;
     struct semel_arena arena;
     bool gone[SEMEL_RELAY_SHARDS]; /* a shard has nothing up to the end any more; what stands aside apart */
-    bool over;                     /* nothing up to the end can go now */
+    bool over;                     /* nothing up to the end can go now, of the shards that were scanned */
     int64_t over_us;
+    size_t n_scanned;         /* shards */
+    bool others;              /* events up to the end are in shards of other relays, */
+    char owner[64];           /* one of which this is; "": nobody's yet */
+    int64_t patient_until_us; /* then the lease of a relay that died before the start is over, and seen to be */
 };
 
 struct daemon_outbox {
@@ -129,6 +136,7 @@ static void scanned(void *ctx, const struct semel_relay_scan *scan)
         over = over && scan->aside[i].seq > once->end.seq;
     once->over_us = over && !once->over ? semel__boot_us() : once->over_us;
     once->over = over;
+    once->n_scanned = scan->n;
 }
 
 /* NULL: the own outbox. */
@@ -496,37 +504,118 @@ static semel_status count_all(struct daemon_outbox *outbox, struct semel_outbox_
     return status;
 }
 
+/* Is an event up to the end in one of these shards? *ret_shard: which is the first; SEMEL_NONE: none. */
+static semel_status find_left(struct daemon_outbox *outbox, const struct semel_relay_start *starts, size_t n,
+                              struct semel_arena *arena, int64_t *ret_shard, struct semel_error *err)
+{
+    const struct once *once = outbox->once;
+    struct semel_relay_group *groups = NULL;
+    size_t n_groups = 0;
+    *ret_shard = SEMEL_NONE;
+    if (n > 0 && table_of(outbox->conf) != NULL) {
+        *ret_shard = once->gone[0] ? SEMEL_NONE : starts[0].shard;
+        return SEMEL_OK;
+    }
+    semel_status status = n == 0 ? SEMEL_OK
+                                 : outbox->store->ops->relay->groups(outbox->store, starts, n, 1, 1, arena, &groups,
+                                                                     &n_groups, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n_groups && *ret_shard == SEMEL_NONE; i++)
+        *ret_shard = groups[i].first_seq <= once->end.seq ? groups[i].shard : SEMEL_NONE;
+    return status;
+}
+
+/* Events up to the end that are left to other relays. Some of these may be dead: their shards come when their lease is
+ * over. */
+static semel_status look_for_others(struct daemon_outbox *outbox, struct semel_arena *arena, struct semel_error *err)
+{
+    const struct semel_relay_ops *ops = outbox->store->ops->relay;
+    struct once *once = outbox->once;
+    struct semel_relay_shard shards[SEMEL_RELAY_SHARDS];
+    struct semel_relay_start starts[SEMEL_RELAY_SHARDS];
+    struct semel_relay_peer *peers = NULL;
+    size_t n_shards = 0, n_peers = 0, n = 0;
+    int64_t self = SEMEL_NONE, shard, token = SEMEL_NONE;
+    char why[SEMEL_RELAY_WHY];
+    once->others = false;
+    if (semel__relay_owns(outbox->relay, why) == (table_of(outbox->conf) != NULL ? 1 : ops->shards))
+        return SEMEL_OK;
+    semel_status status = ops->peers(outbox->store, PEERS_MAX, arena, &peers, &n_peers, err);
+    if (status == SEMEL_OK)
+        status = ops->shards_read(outbox->store, shards, &n_shards, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n_peers; i++)
+        self = semel__str_eqz(peers[i].owner, outbox->owner) ? peers[i].token : self;
+    for (size_t i = 0; status == SEMEL_OK && i < n_shards; i++)
+        if (shards[i].token == SEMEL_NONE || shards[i].token != self)
+            starts[n++] = (struct semel_relay_start){shards[i].shard, SEMEL_STARTS_BOTTOM};
+    if (status == SEMEL_OK)
+        status = find_left(outbox, starts, n, arena, &shard, err);
+    if (status != SEMEL_OK)
+        return status;
+    once->others = shard != SEMEL_NONE;
+    once->owner[0] = '\0';
+    for (size_t i = 0; i < n_shards; i++)
+        token = shards[i].shard == shard ? shards[i].token : token;
+    for (size_t i = 0; i < n_peers; i++)
+        if (once->others && peers[i].token == token)
+            semel__str_show(once->owner, sizeof once->owner, peers[i].owner);
+    return SEMEL_OK;
+}
+
 /* Events behind others of their aggregate may wait aside for a moment, where a sink takes one at a time. */
 static semel_status is_done(struct daemon_outbox *outbox, bool *ret, struct semel_error *err)
 {
     struct semel_outbox_state state = {0};
-    semel_status status = SEMEL_OK;
-    *ret = outbox->once->over;
-    if (*ret && semel__boot_us() - outbox->once->over_us < LINGER_US) {
+    struct semel_arena arena;
+    char why[SEMEL_RELAY_WHY];
+    const size_t owns = semel__relay_owns(outbox->relay, why);
+    semel__arena_init(&arena, STEP_BYTES);
+    semel_status status = look_for_others(outbox, &arena, err);
+    semel__arena_done(&arena);
+    *ret = !outbox->once->others && (owns == 0 || (outbox->once->over && outbox->once->n_scanned == owns));
+    if (status == SEMEL_OK && *ret && semel__boot_us() - outbox->once->over_us < LINGER_US) {
         status = count_all(outbox, &state, err);
         *ret = state.n[SEMEL_EVENT_WAITING] == 0;
     }
     return status;
 }
 
-static semel_status step_until_done(struct daemon_outbox *outbox, struct semel_error *err)
+static semel_status step_until_done(struct daemon_outbox *outbox, bool *ret_done, struct semel_error *err)
 {
+    struct once *once = outbox->once;
     uint64_t published = 0;
-    bool done = false;
-    semel_status status = outbox->store->ops->relay->end(outbox->store, &outbox->once->arena, &outbox->once->end, err);
-    for (int stuck = 0; status == SEMEL_OK && !done && stuck < STUCK_STEPS;) {
+    semel_status status = outbox->store->ops->relay->end(outbox->store, &once->arena, &once->end, err);
+    *ret_done = false;
+    once->patient_until_us = semel__boot_us() + outbox->conf->lease_us + outbox->conf->lease_us / 3 + PATIENCE_US;
+    for (int stuck = 0; status == SEMEL_OK && !*ret_done && stuck < STUCK_STEPS;) {
         int wait_ms = 0;
         status = semel__relay_step(outbox->relay, &wait_ms, err);
         if (status == SEMEL_OK)
             status = look_for_rows(outbox, err);
         if (status == SEMEL_OK)
-            status = is_done(outbox, &done, err);
-        stuck = semel__relay_counts(outbox->relay)->published > published || outbox->once->over ? 0 : stuck + 1;
+            status = is_done(outbox, ret_done, err);
+        const bool waits = once->others ? semel__boot_us() < once->patient_until_us : once->over;
+        stuck = waits || semel__relay_counts(outbox->relay)->published > published ? 0 : stuck + 1;
         published = semel__relay_counts(outbox->relay)->published;
-        if (wait_ms > 0 && !done)
+        if (wait_ms > 0 && !*ret_done)
             semel__rest(wait_ms < 500 ? wait_ms : 500);
     }
     return status;
+}
+
+/* Why events are left, if that is known. */
+static void say_why(const struct daemon_outbox *outbox, bool done, struct semel_relay_once *ret)
+{
+    char why[SEMEL_RELAY_WHY], down[SEMEL_RELAY_WHY];
+    (void)semel__relay_owns(outbox->relay, why);
+    if (why[0] != '\0')
+        memcpy(ret->why, why, sizeof why);
+    else if (outbox->once->others && outbox->once->owner[0] != '\0')
+        snprintf(ret->why, sizeof ret->why, "relay %s has their shards, and has not published them",
+                 outbox->once->owner);
+    else if (semel__relay_down(outbox->relay, down) > 0)
+        snprintf(ret->why, sizeof ret->why, "cannot publish to %.*s", SEMEL_RELAY_WHY - 20, down);
+    else if (!done)
+        snprintf(ret->why, sizeof ret->why, "the relay made no progress; its log says why");
 }
 
 /* Of this outbox. */
@@ -548,19 +637,17 @@ static semel_status relay_one(struct daemon_outbox *outbox, const struct semel_c
 {
     const struct semel_store_options store_options = {0};
     struct semel_error ignored;
+    bool done = false;
     semel_status status = semel_store_open(&outbox->store, options->stores, conf->store.p, &store_options, err);
     if (status == SEMEL_OK)
         status = open_relay(outbox, err);
     if (status == SEMEL_OK)
-        status = step_until_done(outbox, err);
+        status = step_until_done(outbox, &done, err);
     if (status == SEMEL_OK)
         status = count_left(outbox, ret, err);
     if (outbox->relay != NULL) {
-        char why[SEMEL_RELAY_WHY];
         ret->published += semel__relay_counts(outbox->relay)->published;
-        (void)semel__relay_owns(outbox->relay, why);
-        if (why[0] != '\0')
-            memcpy(ret->why, why, sizeof why);
+        say_why(outbox, done, ret);
         (void)semel__relay_leave(outbox->relay, status == SEMEL_OK ? err : &ignored);
     }
     close_all(outbox);

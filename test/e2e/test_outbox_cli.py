@@ -564,7 +564,7 @@ def test_once_ends_while_a_writer_goes_on_and_has_published_what_was_there(box, 
         source.put(f"k{n % 20}")
     done = relay_once(source.settings(receiver, tmp_path))
     receiver.server.shutdown()
-    assert done.code == 1 and "or they came after the start" in done.err and source.n >= 80, done
+    assert done.code == 1 and "events are left: they came after the start" in done.err and source.n >= 80, done
     assert set(range(40)) <= {n for _, _, n in receiver.got}
 
 
@@ -577,3 +577,36 @@ def test_once_publishes_all_of_an_aggregate_although_the_sink_takes_one_at_a_tim
     receiver.server.shutdown()
     assert done.code == 0 and "published 130, left 0, aside 0" in done.out, done
     assert [n for _, _, n in receiver.got] == list(range(130))
+
+
+HOOK = {"HOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
+
+
+def test_once_waits_for_the_lease_of_a_relay_that_was_killed(box, tmp_path):
+    # O2
+    receiver, source = Receiver(), Source(box, False)
+    victim = Daemon(tmp_path, receiver.settings(box.url), HOOK, name="victim").start()
+    victim.ready()
+    victim.kill()
+    source.put("a")
+    source.put("b")
+    done = relay_once(source.settings(receiver, tmp_path))
+    receiver.server.shutdown()
+    assert done.code == 0 and "published 2, left 0, aside 0" in done.out, done
+    assert sorted(n for _, _, n in receiver.got) == [0, 1]
+
+
+def test_once_names_the_destination_that_is_down_and_the_relay_that_has_the_shards(box, tmp_path):
+    receiver, source = Receiver(), Source(box, False)
+    receiver.server.shutdown()
+    receiver.server.server_close()
+    for n in range(20):
+        source.put(f"k{n}")
+    file = source.settings(receiver, tmp_path)
+    done = relay_once(file)
+    assert done.code == 1 and "published 0, left 20, aside 0" in done.out, done
+    assert f"events are left: cannot publish to http://127.0.0.1:{receiver.server.server_port}/: " in done.err, done
+    with Daemon(tmp_path, receiver.settings(box.url), HOOK, name="other") as other:
+        other.ready()
+        done = relay_once(file)
+        assert done.code == 1 and f":{other.process.pid} has their shards, and has not published them" in done.err, done
