@@ -8,6 +8,9 @@ const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int " +
 
 const fail = "SELECT act, why FROM semel.inbox_fail('billing', $1, raw => $2, class => 'permanent', reason => $3)"
 
+// Without an id that can be stored the message is quarantined: kept for a person, and acknowledged.
+const known = id => id !== '' && Buffer.byteLength(id) <= 255 && !id.includes('\0') ? id : null
+
 async function handle (db, id, payload) {
   await db.query('BEGIN') // one transaction for the record and the effect
   const begun = await db.query("SELECT act, why FROM semel.inbox_begin('billing', $1, raw => $2)", [id, payload])
@@ -20,13 +23,14 @@ async function handle (db, id, payload) {
   return { act, why }
 }
 
-async function deliver (db, id, payload) {
+async function deliver (db, name, payload) {
+  const id = known(name)
   const { act, why } = await handle(db, id, payload).catch(async error => {
     if (!/^2[23]/.test(error.code)) throw error
     await db.query('ROLLBACK') // the message's fault: the effect is undone, and the failure commits whatever it answers
     return (await db.query(fail, [id, payload, error.message])).rows[0]
   })
-  console.log(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
+  console.log(name, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
 }
 
 async function main () {

@@ -7,8 +7,10 @@ import psycopg2
 
 db = psycopg2.connect(os.environ["DATABASE_URL"])
 for line in sys.stdin.buffer:
-    name, _, payload = line.rstrip(b"\n").partition(b" ")  # the payload stays bytes: what is no JSON is kept, too
-    message_id = name.decode()
+    said, _, payload = line.rstrip(b"\n").partition(b" ")  # the payload stays bytes: what is no JSON is kept, too
+    name = said.decode("utf-8", "replace")
+    # Without an id that can be stored the message is quarantined: kept for a person, and acknowledged.
+    message_id = name if 1 <= len(name.encode()) <= 255 and "\0" not in name else None
     try:
         with db, db.cursor() as tx:  # one transaction for the record and the effect
             tx.execute("SELECT act, why FROM semel.inbox_begin('billing', %s, raw => %s)", (message_id, payload))
@@ -22,4 +24,4 @@ for line in sys.stdin.buffer:
             tx.execute("SELECT act, why FROM semel.inbox_fail('billing', %s, raw => %s, class => 'permanent', "
                        "reason => %s)", (message_id, payload, str(error)))
             act, why = tx.fetchone()
-    print(message_id, act, why)  # committed; run and ack: acknowledge it now, later: let the broker bring it again
+    print(name, act, why)  # committed; run and ack: acknowledge it now, later: let the broker bring it again

@@ -11,6 +11,7 @@ import (
 	"log"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/lib/pq"
 )
@@ -21,8 +22,16 @@ FROM (SELECT convert_from($1, 'UTF8')::jsonb) AS m (e)`
 
 const fail = "SELECT act, why FROM semel.inbox_fail('billing', $1, raw => $2, class => 'permanent', reason => $3)"
 
+// Without an id that can be stored the message is quarantined: kept for a person, and acknowledged.
+func known(id string) *string {
+	if id == "" || len(id) > 255 || strings.Contains(id, "\x00") || !utf8.ValidString(id) {
+		return nil
+	}
+	return &id
+}
+
 // The payload is bytes: what is no JSON is kept, too.
-func handle(db *sql.DB, id string, payload []byte) (act, why string, err error) {
+func handle(db *sql.DB, id *string, payload []byte) (act, why string, err error) {
 	tx, err := db.Begin() // one transaction for the record and the effect
 	if err != nil {
 		return
@@ -41,7 +50,7 @@ func handle(db *sql.DB, id string, payload []byte) (act, why string, err error) 
 	return
 }
 
-func deliver(db *sql.DB, id string, payload []byte) (act, why string, err error) {
+func deliver(db *sql.DB, id *string, payload []byte) (act, why string, err error) {
 	act, why, err = handle(db, id, payload)
 	var bad *pq.Error
 	if errors.As(err, &bad) && (bad.Code.Class() == "22" || bad.Code.Class() == "23") {
@@ -56,7 +65,7 @@ func main() {
 	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); {
 		var act, why string
 		id, payload, _ := strings.Cut(lines.Text(), " ")
-		if act, why, err = deliver(db, id, []byte(payload)); err == nil {
+		if act, why, err = deliver(db, known(id), []byte(payload)); err == nil {
 			fmt.Println(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
 		}
 	}

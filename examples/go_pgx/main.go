@@ -11,6 +11,7 @@ import (
 	"log"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,9 +25,17 @@ const done = "SELECT semel.inbox_done('billing', $1::text)"
 const fail = `SELECT act, why
 FROM semel.inbox_fail('billing', $1::text, raw => $2, class => 'permanent', reason => $3)`
 
+// Without an id that can be stored the message is quarantined: kept for a person, and acknowledged.
+func known(id string) *string {
+	if id == "" || len(id) > 255 || strings.Contains(id, "\x00") || !utf8.ValidString(id) {
+		return nil
+	}
+	return &id
+}
+
 // deliver commits the record of the message together with its effect, or with its failure. What it returns is durable.
 // The payload is bytes: what is no JSON is kept, too.
-func deliver(ctx context.Context, db *pgxpool.Pool, id string, payload []byte) (act, why string, err error) {
+func deliver(ctx context.Context, db *pgxpool.Pool, id *string, payload []byte) (act, why string, err error) {
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, begin, id, payload).Scan(&act, &why); err != nil || act != "run" {
 			return err
@@ -53,7 +62,7 @@ func main() {
 	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); {
 		var act, why string
 		id, payload, _ := strings.Cut(lines.Text(), " ")
-		if act, why, err = deliver(ctx, db, id, []byte(payload)); err == nil {
+		if act, why, err = deliver(ctx, db, known(id), []byte(payload)); err == nil {
 			fmt.Println(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
 		}
 	}

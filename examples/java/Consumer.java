@@ -26,6 +26,12 @@ public class Consumer {
         return statement;
     }
 
+    /** Without an id that can be stored the message is quarantined: kept for a person, and acknowledged. */
+    static String known(String id) {
+        int size = id.getBytes(StandardCharsets.UTF_8).length;
+        return size >= 1 && size <= 255 && id.indexOf('\0') < 0 ? id : null;
+    }
+
     static ResultSet handle(Connection db, String id, byte[] payload) throws Exception {
         ResultSet told = prepare(db, BEGIN, id, payload).executeQuery(); // autocommit is off: this opens a transaction
         told.next();
@@ -36,7 +42,8 @@ public class Consumer {
         return told;
     }
 
-    static void deliver(Connection db, String id, byte[] payload) throws Exception {
+    static void deliver(Connection db, String name, byte[] payload) throws Exception {
+        String id = known(name);
         ResultSet told;
         try {
             told = handle(db, id, payload);
@@ -49,7 +56,7 @@ public class Consumer {
             told.next();
         }
         db.commit(); // one transaction for the record and the effect; a failure, too, whatever it answers
-        System.out.println(id + " " + told.getString("act") + " " + told.getString("why"));
+        System.out.println(name + " " + told.getString("act") + " " + told.getString("why"));
     }
 
     public static void main(String[] args) throws Exception {

@@ -126,3 +126,9 @@ def test_every_message_delivered_twice_takes_effect_once_and_never_again(pg_serv
         *([name, "ack", "duplicate" if name == "good" else "dead"] for name in poison)]
     assert dict(shop.sql("SELECT message_id, encode(payload, 'hex') FROM semel.inbox WHERE message_id ~ '^p'")) == {
         name: body.encode().hex() for name, body in poison.items() if name != "good"}
+    # P31: so is one whose id cannot be stored
+    odd = {"": "no id", "k" * 256: "a long id", "n\0": "a NUL in it", "k" * 255: '{"account": "odd", "cents": 1}'}
+    assert deliver(command, env, odd, odd) == [
+        ["ack", "no_id"], ["k" * 256, "ack", "no_id"], ["n\0", "ack", "no_id"], ["k" * 255, "run", "new"]]
+    assert sorted(shop.sql("SELECT convert_from(payload, 'UTF8') FROM semel.inbox WHERE status = 'quarantined'")) == [
+        ("a NUL in it",), ("a long id",), ("no id",)]

@@ -52,6 +52,12 @@ public class Consumer {
         }
     }
 
+    /** Without an id that can be stored the message is quarantined: kept for a person, and acknowledged. */
+    static String known(String id) {
+        int size = id.getBytes(StandardCharsets.UTF_8).length;
+        return size >= 1 && size <= 255 && id.indexOf('\0') < 0 ? id : null;
+    }
+
     @Bean
     DataSource source() {
         return new DriverManagerDataSource(System.getenv("JDBC_URL")); // yours: a pool
@@ -73,12 +79,13 @@ public class Consumer {
             Billing billing = spring.getBean(Billing.class);
             while (in.hasNextLine()) {
                 String[] line = in.nextLine().split(" ", 2);
+                String id = known(line[0]);
                 byte[] payload = line[1].getBytes(StandardCharsets.UTF_8); // what is no JSON is kept, too
                 Answer answer;
                 try {
-                    answer = billing.handle(line[0], payload);
+                    answer = billing.handle(id, payload);
                 } catch (DataIntegrityViolationException error) { // the message's fault
-                    answer = billing.fail(line[0], payload, error.getMostSpecificCause().getMessage());
+                    answer = billing.fail(id, payload, error.getMostSpecificCause().getMessage());
                 }
                 System.out.println(line[0] + " " + answer.act() + " " + answer.why());
             }
