@@ -76,6 +76,7 @@ def test_init_never_overwrites(tmp_path):
 
 def test_init_refuses_kinds_that_there_are_not():
     assert run("init", "--from", "nats").code == 2
+    assert run("init", "--from", "rabbitmq").out == run("init", "--from", "amqp").out != ""
     assert run("init", "--do", "magic").code == 2
     assert run("init", "--json", "--from", "amqp").code == 2
 

@@ -101,6 +101,9 @@ def test_the_version_is_told_in_both_ways():
 @pytest.mark.parametrize("args, said", [
     (["statsu"], "semel: there is no command 'statsu'; did you mean 'status'?"),
     (["inbox", "lss"], "semel: there is no command 'inbox lss'; did you mean 'inbox ls'?"),
+    (["inbox", "list"], "there is no command 'inbox list'; did you mean 'inbox ls'?"),
+    (["inbox", "redrive"], "there is no command 'inbox redrive'; did you mean 'inbox retry'?"),
+    (["outbox", "delete"], "there is no command 'outbox delete'; did you mean 'outbox discard'?"),
     (["frobnicate"], "semel: there is no command 'frobnicate'; semel --help lists them"),
     (["consumer", "frobnicate"], "there is no command 'consumer frobnicate'; semel consumer --help lists them"),
     (["help", "sned"], "did you mean 'send'?"),
@@ -282,6 +285,13 @@ def test_bash_offers_commands_and_their_options():
         offered = completed(["semel", *words(command), "--"])
         assert offered == {"--" + name for name in options(command)}, command["name"]
     assert completed(["semel", "status", "--store", "sqlite:a.db", "--js"]) == {"--json"}
+
+
+def test_bash_offers_the_statuses_of_what_is_listed():
+    assert completed(["semel", "inbox", "ls", "--status", "d"]) == {"dead"}
+    assert {"failed", "quarantined", "unknown"} < completed(["semel", "inbox", "retry", "-s", ""])
+    assert {"created", "dead"} < completed(["semel", "outbox", "ls", "--status", ""])
+    assert completed(["semel", "keys", "ls", "--status", ""]) == {"processing", "unknown", "completed"}
 
 
 def test_bash_offers_consumers_and_never_runs_what_is_in_a_name(store, tmp_path, monkeypatch):

@@ -56,6 +56,18 @@ def test_ls_says_everything_to_programs_and_what_matters_to_people(store):
     assert "bank is down" in table and "SOURCE" not in table and "KEY" in table
 
 
+def test_ls_tells_the_error_before_relative_times_and_marks_what_it_cut(store):
+    text = "the bank is down and nobody knows for how long; call the hotline before you retry anything of this account"
+    add(store, "a", "failed", error_text=text, received_at=now_us() - 3 * DAY, due_at=now_us() + 7200 * SECOND)
+    head, row = store.semel("inbox", "ls").out.splitlines()[:2]  # nothing is cut where it is no terminal
+    assert head.index("ERROR") < head.index("RECEIVED") < head.index("DUE")
+    assert re.search(rf"{text} +3 d ago +in (2 h|1\d\d min)$", row), row
+    code, seen = run_on_terminal("inbox", "ls", "--store", store.url, columns=100, env={"NO_COLOR": "1"})
+    line = next(line for line in seen.decode().splitlines() if line.startswith("a "))
+    assert code == 0 and len(line) <= 100, line
+    assert re.search(r" the bank is d[^…]*… +3 d ago +in ", line), line
+
+
 def test_ls_pages_without_gaps_and_says_how_to_get_the_next_page(store):
     # P44
     add_many(store, 7)
