@@ -569,7 +569,7 @@ void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct se
     }
     const bool held = state->holder_pid != SEMEL_NONE, seen = state->holder_since_us != SEMEL_NONE;
     double age = 0;
-    if (held)
+    if (held || semel__str_given(state->holder_gid))
         age = seen ? (double)(now_us - state->holder_since_us) / 1e6 : (double)NAN;
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_HOLDER_PID, NULL), held ? (double)state->holder_pid : 0);
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_HOLDER_AGE, NULL), age < 0 ? 0 : age);

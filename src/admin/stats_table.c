@@ -222,12 +222,13 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
                                       outbox_label, PER_ROUTE),
     [SEMEL_FAMILY_HOLDER_PID] = GAUGE("semel_outbox_holder_pid",
                                       "Process id of the open transaction that has put an event and is open for "
-                                      "longest; 0: there is none. PostgreSQL only.",
+                                      "longest; 0: there is none, or it is prepared. PostgreSQL only.",
                                       outbox_label, PER_ROUTE),
-    [SEMEL_FAMILY_HOLDER_AGE] = GAUGE("semel_outbox_holder_age_seconds",
-                                      "How long that transaction has been open; 0: there is none. NaN: this role may "
-                                      "not see it without pg_read_all_stats.",
-                                      outbox_label, PER_ROUTE),
+    [SEMEL_FAMILY_HOLDER_AGE] =
+        GAUGE("semel_outbox_holder_age_seconds",
+              "How long that transaction has been open, or prepared; 0: there is none. NaN: this "
+              "role may not see it without pg_read_all_stats.",
+              outbox_label, PER_ROUTE),
     [SEMEL_FAMILY_PUBLISH_TIME] = HISTOGRAM("semel_outbox_publish_seconds",
                                             "From created_at of an event, which is set when it is put, to the broker's "
                                             "confirmation; by the database's clock.",

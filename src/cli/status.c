@@ -389,14 +389,20 @@ static void find_warnings(struct cli *cli, struct view *view)
 static void print_holder(struct cli *cli, const struct view *view)
 {
     const struct semel_outbox_state *o = &view->outbox;
+    const bool prepared = semel__str_given(o->holder_gid);
     char user[80], query[220], age[40];
-    if (o->holder_pid == SEMEL_NONE ||
+    if ((o->holder_pid == SEMEL_NONE && !prepared) ||
         (o->holder_since_us != SEMEL_NONE && view->now_us - o->holder_since_us < HOLDER_US))
         return;
     semel__str_show(user, sizeof(user), o->holder_user);
-    semel__str_show(query, sizeof(query), o->holder_query);
+    semel__str_show(query, sizeof(query), prepared ? o->holder_gid : o->holder_query);
     cli_ago(o->holder_since_us, view->now_us, age, sizeof(age));
-    if (o->holder_shown)
+    if (prepared)
+        cli_say(cli,
+                "        prepared transaction '%s' of %s, prepared %s, has put events and holds the relay up: "
+                "COMMIT PREPARED or ROLLBACK PREPARED it",
+                query, user, age);
+    else if (o->holder_shown)
         cli_say(cli,
                 "        an open transaction has put events and holds the relay up: pid %lld, user %s, begun %s, %s",
                 (long long)o->holder_pid, user, age[0] != '\0' ? age : "at an unknown time", query);
@@ -532,6 +538,7 @@ static void fill_outbox(struct semel_object *outbox, const struct semel_outbox_s
     semel__object_text(outbox, "relay", o->relay_owner);
     semel__object_text(outbox, "relay_down", o->relay_down);
     semel__object_number(outbox, "holder_pid", o->holder_pid);
+    semel__object_text(outbox, "holder_gid", o->holder_gid);
     semel__object_text(outbox, "holder_user", o->holder_user);
     semel__object_time(outbox, "holder_since", o->holder_since_us);
     semel__object_text(outbox, "holder_query", o->holder_shown ? o->holder_query : (struct semel_str){0});

@@ -145,9 +145,10 @@ struct semel_outbox_state {
     struct semel_str down_destination, down_why; /* what most events wait for; the destination if they name it */
     int64_t down;
     struct semel_str relay_owner, relay_down; /* a relay that cannot publish: to which destination, and why */
-    /* The transaction that has drawn a number and is open for longest; SEMEL_NONE: there is none. */
+    /* The transaction that has drawn a number and is open for longest; SEMEL_NONE: there is none. A prepared one has a
+     * gid and no pid, and is open since it was prepared. */
     int64_t holder_pid, holder_since_us;
-    struct semel_str holder_user, holder_query;
+    struct semel_str holder_user, holder_query, holder_gid;
     bool holder_shown; /* false: this role may see neither its age nor its query (P116) */
 };
 

@@ -17,6 +17,7 @@
 
 #define EVENT_BYTES_MAX INT64_C(67108864)
 #define NAME_MAX_BYTES 64   /* of a role */
+#define GID_MAX_BYTES 200   /* of a prepared transaction */
 #define QUERY_MAX_BYTES 200 /* of what a transaction runs */
 #define STATUSES 80
 
@@ -283,6 +284,7 @@ static const struct sql_field holder_fields[] = {
     SQL_SHOWN(struct semel_outbox_state, holder_user, user, NAME_MAX_BYTES),
     SQL_SHOWN(struct semel_outbox_state, holder_since_us, since, 0),
     SQL_SHOWN(struct semel_outbox_state, holder_query, query, QUERY_MAX_BYTES),
+    SQL_SHOWN(struct semel_outbox_state, holder_gid, gid, GID_MAX_BYTES),
     SQL_SHOWN(struct semel_outbox_state, holder_shown, shown, 0),
 };
 static const struct sql_field relay_fields[] = {

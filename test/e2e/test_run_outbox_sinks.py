@@ -299,6 +299,13 @@ def test_a_prepared_transaction_that_outlives_the_server(tmp_path, outbox, kafka
                 slow.put("busy")
                 time.sleep(0.05)
             daemon.until(lambda: slow.left() == 0, "the others have gone")
+            daemon.until(lambda: "prepared transaction 'late' of postgres, prepared " in database.semel("status").out,
+                         "it is named")
+            seen = database.semel("status", "--json").json["outbox"]
+            assert (seen["holder_gid"], seen["holder_user"], seen["holder_pid"]) == ("late", "postgres", None), seen
+            assert seen["holder_since"] is not None and seen["holder_missing_grant"] is None, seen
+            daemon.until(lambda: daemon.metric("semel_outbox_holder_age_seconds", outbox="orders") > 0,
+                         "its age is shown", 90)
             server.stop()
             server.start()
             slow.connect()

@@ -176,12 +176,18 @@ ORDER BY r.token LIMIT :limit
 
 -- name: event_holder
 -- The transaction that has drawn a number and is open for longest. Another role's times and texts are shown to a member
--- of pg_read_all_stats only.
--- gives: pid, user, since, query, shown
-SELECT l.pid::bigint AS pid, a.usename::text AS user, a.xact_start AS since, a.query,
+-- of pg_read_all_stats only. A prepared one has no process: it is found by the lock on its own number.
+-- gives: pid, user, since, query, gid, shown
+SELECT l.pid::bigint AS pid, coalesce(a.usename, p.owner)::text AS user, coalesce(a.xact_start, p.prepared) AS since,
+    a.query, p.gid,
     pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') OR pg_catalog.pg_has_role(a.usesysid, 'USAGE') AS shown
 FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+LEFT JOIN LATERAL (
+    SELECT t.gid, t.owner, t.prepared
+    FROM pg_catalog.pg_locks AS x JOIN pg_catalog.pg_prepared_xacts AS t ON t.transaction = x.transactionid
+    WHERE x.locktype = 'transactionid' AND x.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
+    LIMIT 1) AS p ON l.pid IS NULL
 WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
-AND l.relation = 'semel.outbox_seq_seq'::pg_catalog.regclass
+AND l.relation = 'semel.outbox_seq_seq'::pg_catalog.regclass::oid
 AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database())
-ORDER BY a.xact_start NULLS LAST, l.pid LIMIT 1
+ORDER BY coalesce(a.xact_start, p.prepared) NULLS LAST, l.pid LIMIT 1
