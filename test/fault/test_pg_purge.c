@@ -381,6 +381,33 @@ static void take_passes_over_only_the_rows_whose_business_key_somebody_is_taking
 }
 
 /* The same for what a tick decides: a waiter whose intent is done is prevented. */
+/* A5: what was overtaken ends, and its key, which it keeps, begins to expire. */
+static void tick_passes_over_only_the_row_whose_own_business_key_somebody_has(void **state)
+{
+    (void)state;
+    assert_fine(semel_consumer_set(handle, "billing",
+                                   "{\"effect\": \"keyed\", \"order\": \"version\", \"business_retention\": \"1d\"}",
+                                   &err));
+    pg_server_sql(&world_server, "purge",
+                  "INSERT INTO semel.order_key (consumer, order_key, last_version) SELECT 'billing', k, 5 FROM "
+                  "unnest('{a,b,c}'::text[]) AS k; "
+                  "INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, status, "
+                  "attempts, attempts_before, payload, order_key, version, error_class, error_text, due_at) "
+                  "SELECT 200 + ascii(k), now(), now(), 'billing', 's', k, 'waiting', 1, 0, '', k, 3, 'gap', 'g', "
+                  "now() - interval '1 minute' FROM unnest('{a,b,c}'::text[]) AS k; "
+                  "INSERT INTO semel.business_key (consumer, business_key, source, message_id, taken_at) "
+                  "SELECT 'billing', 'of-' || k, 's', k, now() FROM unnest('{a,b,c}'::text[]) AS k");
+    PGconn *sitter = outsider("BEGIN; SELECT * FROM semel.business_key WHERE message_id = 'b' FOR UPDATE");
+    tick(100);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'stale'"), 2);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'b' AND status = 'waiting'"), 1);
+    PQclear(PQexec(sitter, "ROLLBACK"));
+    PQfinish(sitter);
+    tick(100);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'stale'"), 3);
+    assert_int_equal(ask("SELECT count(*) FROM semel.business_key WHERE expires_at IS NOT NULL"), 3);
+}
+
 static void tick_passes_over_only_the_waiter_whose_business_key_somebody_is_taking(void **state)
 {
     (void)state;
@@ -463,6 +490,7 @@ int main(void)
         TEST(tick_waits_for_no_lock),
         TEST(recovery_passes_over_a_business_key_that_somebody_has),
         TEST(take_passes_over_only_the_rows_whose_business_key_somebody_is_taking),
+        TEST(tick_passes_over_only_the_row_whose_own_business_key_somebody_has),
         TEST(tick_passes_over_only_the_waiter_whose_business_key_somebody_is_taking),
         TEST(redelivery_waits_for_the_business_key_of_its_row_before_it_holds_the_row),
     };
