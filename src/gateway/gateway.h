@@ -182,6 +182,7 @@ struct semel_gateway_counts {
     _Atomic uint64_t guarded_refused[SEMEL_GATEWAY_REFUSALS]; /* by the word of their type */
     _Atomic uint64_t waited;                                  /* requests that waited for a running one */
     _Atomic uint64_t looked_at;                               /* those that wait, by each tick of the clock */
+    _Atomic uint64_t aside;                                   /* bodies whose fingerprint another thread made (P104) */
     _Atomic uint64_t times;                                   /* keys that are a time and nothing else */
     _Atomic uint64_t passed;                                  /* unguarded, because the store was away */
     _Atomic int64_t running;                                  /* guarded requests now */

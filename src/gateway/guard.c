@@ -1211,8 +1211,10 @@ static void digested(void *arg)
 static void body_is_whole(struct guard *g)
 {
     g->state = GUARD_DIGESTING;
-    if (g->body.n > ASIDE_ABOVE && semel__side_run(g->guards->side, digest, digested, g))
+    if (g->body.n > ASIDE_ABOVE && semel__side_run(g->guards->side, digest, digested, g)) {
+        add(&g->guards->counts->aside);
         return;
+    }
     digest(g);
     digested(g);
 }

@@ -106,10 +106,10 @@ class World:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
-    def post(self, path, key=None, body=b"{}", caller="alice"):
+    def post(self, path, key=None, body=b"{}", caller="alice", **more):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {"Content-Type": "application/json", **({"Idempotency-Key": key} if key else {}),
-                   **({"X-User": caller} if caller else {})}
+                   **({"X-User": caller} if caller else {}), **more}
         try:
             connection.request("POST", path, body, headers)
             answer = connection.getresponse()
@@ -409,4 +409,35 @@ def test_idle_connections_stop_neither_guarded_requests_nor_health(store, upstre
                 assert world.post("/charges", key)[0] == 201
             assert len(os.listdir(f"/proc/{daemon.process.pid}/fd")) < 150
         assert len(upstream.calls) == 2
+        daemon.stop()
+
+
+KEY = {"Idempotency-Key": "key-00001"}
+RULES = {  # a rule: two requests (path, headers, body), the second one's status, its calls, and whether it has a body
+    "outcomes": ({"match": "POST /refuse", "outcomes": {"400": "completed"}},
+                 [("/refuse", KEY, b"{}")] * 2, 400, 1, True),
+    "key_header": ({"match": "POST /a", "key_header": "X-Key"}, [("/a", {"X-Key": "key-00001"}, b"{}")] * 2,
+                   201, 1, True),
+    "key_pointer": ({"match": "POST /a", "key_pointer": "/id"}, [("/a", {}, b'{"id": "key-00001"}')] * 2, 201, 1, True),
+    "store_body": ({"match": "POST /a", "store_body": False}, [("/a", KEY, b"{}")] * 2, 201, 1, False),
+    "ignore": ({"match": "POST /a", "ignore": ["/at"]}, [("/a", KEY, b'{"at": 1}'), ("/a", KEY, b'{"at": 2}')],
+               201, 1, True),
+    "headers": ({"match": "POST /a", "headers": ["X-Shop"]},
+                [("/a", {**KEY, "X-Shop": "1"}, b"{}"), ("/a", {**KEY, "X-Shop": "2"}, b"{}")], 422, 1, True),
+    "key_scope": ({"match": "POST /{which}", "key_scope": "endpoint"}, [("/a", KEY, b"{}"), ("/b", KEY, b"{}")],
+                  201, 2, True),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_setting_of_a_rule_reaches_its_gateway(name, store, upstream, tmp_path):
+    rule, (first, second), status, calls, has_body = RULES[name]
+    world = World(tmp_path, store, upstream, guard=[rule])
+    with world.daemon as daemon:
+        daemon.ready()
+        world.post(first[0], body=first[2], **first[1])
+        again = world.post(second[0], body=second[2], **second[1])
+        assert again[0] == status and len(upstream.calls) == calls, again
+        assert (again[2]["Idempotent-Replayed"] == "true") == (calls == 1 and status != 422)
+        assert (again[1] != b"") == has_body
         daemon.stop()

@@ -265,6 +265,17 @@ static void stored_headers_that_are_none_are_left_out(void **state)
     reply_done(&reply);
 }
 
+/* P94: its server may be about to close it. */
+static void a_guarded_call_takes_no_connection_that_was_idle_for_a_second(void **state)
+{
+    (void)state;
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 201);
+    assert_int_equal(upstream_seen(&up)->n_links, 1);
+    poll(NULL, 0, SEMEL_UPSTREAM_FRESH_MS + 200);
+    assert_int_equal(status_of(request("POST", "/", "key-00000002", "", "x")), 201);
+    assert_int_equal(upstream_seen(&up)->n_links, 2);
+}
+
 /* P93: a handler that acts at half a body. Its answer counts. */
 static bool act_early(struct link *link)
 {
@@ -1055,6 +1066,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(a_dead_upstream_frees_the_key),
     ALONE(nothing_is_sent_when_the_lease_has_ended),
     OPEN(stored_headers_that_are_none_are_left_out),
+    OPEN(a_guarded_call_takes_no_connection_that_was_idle_for_a_second),
     OPEN(an_early_answer_counts),
     OPEN(an_answer_over_the_cap_is_stored_without_its_body),
     ALONE(a_body_that_is_not_to_be_stored_is_not),

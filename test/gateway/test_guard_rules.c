@@ -542,6 +542,7 @@ static void bodies_of_all_kinds_are_told_apart(void **state)
     }
     free(body);
     assert_int_equal(calls(), 1);
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->aside), 3);
 #define PART(b) "--" b "\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--" b "--\r\n"
     const char *one = "Content-Type: multipart/form-data; boundary=aaa\r\n";
     const char *two = "Content-Type: multipart/form-data; boundary=bbbb\r\n";
@@ -550,6 +551,7 @@ static void bodies_of_all_kinds_are_told_apart(void **state)
     assert_int_equal(calls(), 2);
     assert_int_equal(status_of(request("POST", "/", "key-00000003", one, "--aaa\r\nno end")), 201);
     assert_refused(request("POST", "/", "key-00000003", two, "--bbb\r\nno end"), 422, "mismatch");
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->aside), 3); /* small ones are not worth a thread */
 }
 
 /* ==== settings =================================================================================== */
