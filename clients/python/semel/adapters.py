@@ -35,7 +35,7 @@ class Django(Link):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        from django.db import connections, transaction  # type: ignore[import]
+        from django.db import connections, transaction
         self.tx = connections[self.db]
         self.tx.close_if_unusable_or_obsolete()
         with transaction.atomic(using=self.db, durable=True):

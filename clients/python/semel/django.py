@@ -11,7 +11,7 @@ a lost COMMIT the key is read again, never guessed.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 from urllib.parse import quote
 
 from django.conf import settings
@@ -30,7 +30,7 @@ class Idempotency:
     """settings.SEMEL has those of rules.Settings, and `using`, the database."""
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
-        given = {"using": "default", **getattr(settings, "SEMEL", {})}
+        given: dict[str, Any] = {"using": "default", **getattr(settings, "SEMEL", {})}
         for name in ("caller", "rule"):
             if isinstance(given.get(name), str):
                 given[name] = import_string(given[name])
@@ -133,7 +133,7 @@ class Idempotency:
 def path_of(request: Any) -> bytes:
     """As it was sent, where the server keeps that."""
     sent = request.META.get("RAW_URI") or request.META.get("REQUEST_URI")
-    raw = getattr(request, "scope", {}).get("raw_path")
+    raw: Optional[bytes] = getattr(request, "scope", {}).get("raw_path")
     return raw or (sent.split("?")[0] if sent else quote(request.path)).encode()
 
 
