@@ -18,7 +18,7 @@ CREATE TABLE semel_outbox (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     headers       TEXT NOT NULL DEFAULT '{}',                     -- a JSON object
     destination   TEXT,                                           -- NULL: where the relay's rule says
-    created_at    INTEGER NOT NULL,
+    created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
     traceparent   TEXT
 ) STRICT;
 

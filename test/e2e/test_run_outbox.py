@@ -390,18 +390,21 @@ def test_the_relay_of_an_sqlite_file(tmp_path, kafka):  # noqa: F811
     subprocess.run([binary(), "migrate", "--store", store], check=True, capture_output=True)
     db = sqlite3.connect(tmp_path / "store.db")
     for n in range(100):
-        db.execute("INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, payload, created_at) "
-                   "VALUES (?, 'order', ?, 'changed', ?, 0)",
+        db.execute("INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, payload) "
+                   "VALUES (?, 'order', ?, 'changed', ?)",
                    (f"00000000-0000-7000-8000-{n:012x}", f"o{n % 5}", json.dumps({"n": n}).encode()))
     db.commit()
+    oldest, youngest = db.execute("SELECT min(created_at), max(created_at) FROM semel_outbox").fetchone()
+    assert abs(time.time() - oldest / 1e6) < 60 and youngest >= oldest  # microseconds
     db.close()
     settings = {"store": store, "outboxes": {"orders": {"to": {"kafka": kafka.address, "topic": "sqlite-orders"}}}}
     with Daemon(tmp_path, settings) as daemon:
         daemon.ready()
         daemon.until(lambda: len(kafka.read("sqlite-orders", PARTITIONS)) == 100, "all are published")
     came = collections.defaultdict(list)
-    for _, key, payload, _ in kafka.read("sqlite-orders", PARTITIONS):
+    for _, key, payload, headers in kafka.read("sqlite-orders", PARTITIONS):
         came[key.decode()].append(json.loads(payload)["n"])
+        assert headers["ce_time"][:4] >= "2026", headers
     assert came == {f"o{k}": [n for n in range(100) if n % 5 == k] for k in range(5)}
 
 
