@@ -98,8 +98,8 @@ struct semel_gateway_caller {
     const char *header;              /* HEADER: "X-User-Id"; API_KEY: "X-Api-Key" or "Authorization" */
     const char *const *trusted_from; /* HEADER: as settings.trusted */
     size_t n_trusted_from;
-    /* Asked by GET with the client's Authorization, Cookie and API key before a replay: 2xx lets it through, 401 and 403
-     * are passed on, everything else is 503. NULL: not asked. */
+    /* Asked by GET with the client's Authorization, Cookie and API key before a replay: 2xx lets it through, 401 and
+     * 403 are passed on, everything else is 503. NULL: not asked. */
     const char *check;
 };
 

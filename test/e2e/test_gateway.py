@@ -237,10 +237,11 @@ GUARDED = ["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqli
     ([*GUARDED, "--lease", "35s"], "it must outlast a call"),
     ([*GUARDED, "--lease", "4s", "--timeout", "3s", "--connect", "1s"], "(4.0 s)"),
     ([*GUARDED, "--guard", "POST / settle=60s"], "settle is for a reconcile"),
-    ([*GUARDED, "--guard", "POST / reconcile=http://127.0.0.1/{key} settle=59s"], "twice the time-out"),  # P95
+    ([*GUARDED, "--guard", "POST / reconcile=http://127.0.0.1/{key} settle=59s"], "twice the time-out"),
     ([*GUARDED, "--guard", "POST / reconcile=http://other.example/{key}"], "another host without TLS"),
     ([*GUARDED, "--check", "http://other.example/may"], "another host without TLS"),
 ])
 def test_options_that_cannot_work_are_told(options, told):
+    # P95, among others
     result = run("gateway", *options)
     assert result.code == 2 and told in result.err
