@@ -990,6 +990,32 @@ def test_a_keyed_effect_and_the_sources_are_kept_while_rows_depend_on_them(db):
     consumer(db, "c", keep_payload="always")
 
 
+# A6: counted from the end of its holder
+def test_business_key_does_not_expire_before_its_holder_has_ended(shop, db):  # noqa: F811
+    consumer(db, "billing", business_retention="1h", retry_first="1ms", retry_ceiling="1ms")
+
+    def expires():
+        return committed(db, "SELECT expires_at IS NULL, expires_at > now() + interval '59 min', "
+                             "expires_at < now() + interval '61 min' FROM semel.business_key")
+    assert begin(db, "a", consumer="billing", payload="{}", business_key="pay")["act"] == "run"
+    call(db, "inbox_fail", consumer="billing", message_id="a", payload="{}", **{"class": "transient"})
+    db.commit()
+    assert expires() == [(True, None, None)]
+    told = begin(db, "b", consumer="billing", payload="{}", business_key="pay")
+    assert (told["act"], told["why"]) == ("ack", "business_duplicate")
+    db.commit()
+    token = poll(lambda: committed(db, "SELECT token FROM semel.inbox_take('billing') WHERE message_id = 'a'"))[0][0]
+    assert committed(db, "SELECT semel.inbox_finish(%s)", token) == [(True,)]
+    assert expires() == [(False, True, True)]
+    told = begin(db, "c", consumer="billing", payload="{}", business_key="pay")
+    assert (told["act"], told["why"]) == ("ack", "business_duplicate")
+    db.commit()
+    committed(db, "UPDATE semel.business_key SET expires_at = now() - interval '1s'")
+    told = begin(db, "d", consumer="billing", payload="{}", business_key="pay")
+    assert (told["act"], told["why"]) == ("run", "new")
+    db.rollback()
+
+
 # A11 I24 P82
 def test_ids_keep_their_time_where_records_were_purged(db):
     consumer(db, "c", timed_ids=True)

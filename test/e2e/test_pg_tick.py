@@ -131,6 +131,21 @@ def test_every_consumer_has_its_turn_when_max_is_small(shop, db):  # noqa: F811
     assert expired(db) == [(0,)]
 
 
+# A5: the same where what is before it in the order of names never comes to an end
+def test_no_consumer_starves_behind_one_that_has_much_to_purge(shop, db):  # noqa: F811
+    for name, n in (("a", 3000), ("z", 1)):
+        consumer(db, name, retention="1h")
+        committed(db, """INSERT INTO semel.inbox (arrival, received_at, updated_at, processed_at, consumer, source,
+                                                  message_id, status)
+                         SELECT n, now(), now(), now() - interval '3 hours', %s, '', 'm' || n, 'completed'
+                         FROM generate_series(1, %s) AS n""", name, n)
+    for _ in range(100):  # by chance alone each of them begins every second time
+        assert committed(db, "SELECT semel.tick(5)") == [(5,)]
+        if committed(db, "SELECT count(*) FROM semel.inbox WHERE consumer = 'z'") == [(0,)]:
+            return
+    raise AssertionError("z had no turn")
+
+
 # ---- the sweep -----------------------------------------------------------------------------------------
 
 def waiting(database, n_keys):

@@ -285,6 +285,26 @@ static void message_that_is_prevented_gives_back_the_key_that_it_held(void **sta
     assert_int_equal(effects_of(e, "b"), 1);
 }
 
+static void business_key_does_not_expire_before_its_holder_has_ended(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.business_retention_us = 60 * SECOND_US;
+    process_one(e, business("a", "fail@1", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    e->now_us += 120 * SECOND_US;
+    process_one(e, business("b", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    work(e, 1);
+    assert_int_equal(effects_of(e, "a"), 1);
+    e->now_us += 59 * SECOND_US;
+    process_one(e, business("c", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    e->now_us += 2 * SECOND_US;
+    process_one(e, business("d", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
 static void business_key_that_has_expired_is_free_again(void **state)
 {
     struct engine *e = *state;
@@ -546,6 +566,7 @@ int main(int argc, char **argv)
         ON_EACH(other_message_runs_when_the_holder_is_stale),
         ON_EACH(message_with_two_keys_is_prevented_by_either_and_takes_neither),
         ON_EACH(message_that_is_prevented_gives_back_the_key_that_it_held),
+        ON_EACH(business_key_does_not_expire_before_its_holder_has_ended),
         ON_EACH(business_key_that_has_expired_is_free_again),
         ON_EACH(failed_message_parks_its_successors_and_other_keys_go_on),
         ON_EACH(dead_message_parks_its_successors),
