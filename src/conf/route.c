@@ -848,22 +848,6 @@ static bool is_plain_value(struct semel_str value)
     return value.n > 0 && value.n <= 100;
 }
 
-/* The table of SCHEMA.TABLE, without quotes around it. */
-static struct semel_str last_part(struct semel_str name)
-{
-    bool quoted = false;
-    size_t from = 0;
-    for (size_t i = 0; i < name.n; i++) {
-        quoted ^= name.p[i] == '"';
-        if (name.p[i] == '.' && !quoted)
-            from = i + 1;
-    }
-    struct semel_str last = {name.p + from, name.n - from};
-    if (last.n > 1 && last.p[0] == '"' && last.p[last.n - 1] == '"')
-        last = (struct semel_str){last.p + 1, last.n - 2};
-    return last;
-}
-
 static void check_table(const struct look *l, const struct semel_conf_outbox *outbox)
 {
     const struct semel_relay_table *t = &outbox->table;
@@ -907,14 +891,39 @@ static void check_outbox(struct conf_reader *r, struct semel_conf_outbox *outbox
         check_table(&l, outbox);
 }
 
+#define TABLE_NAME_MAX 512
+
+/* A table's name without its quotes, with a NUL behind the schema. What is too long is cut. */
+static struct semel_str unquote(struct semel_str name, char out[TABLE_NAME_MAX])
+{
+    size_t n = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < name.n && n < TABLE_NAME_MAX; i++) {
+        if (name.p[i] == '"' && quoted && i + 1 < name.n && name.p[i + 1] == '"')
+            out[n++] = name.p[i++];
+        else if (name.p[i] == '"')
+            quoted = !quoted;
+        else
+            out[n++] = (char)(name.p[i] == '.' && !quoted ? '\0' : name.p[i]);
+    }
+    return (struct semel_str){out, n};
+}
+
 /* Two outboxes on one table, as far as the file can tell. A name without a schema may be that of any. */
 static bool same_table(const struct semel_conf_outbox *a, const struct semel_conf_outbox *b)
 {
-    if (!semel__str_given(a->table.name) || !semel__str_given(b->table.name))
-        return !semel__str_given(a->table.name) && !semel__str_given(b->table.name);
-    return semel__str_eq(last_part(a->table.name), last_part(b->table.name)) &&
-           (semel__str_eq(a->table.name, b->table.name) || last_part(a->table.name).n == a->table.name.n ||
-            last_part(b->table.name).n == b->table.name.n);
+    char texts[2][TABLE_NAME_MAX];
+    const bool mapped = semel__str_given(a->table.name);
+    if (!mapped || !semel__str_given(b->table.name))
+        return mapped == semel__str_given(b->table.name);
+    const struct semel_str one = unquote(a->table.name, texts[0]), other = unquote(b->table.name, texts[1]);
+    const char *dot = one.n > 0 ? memchr(one.p, '\0', one.n) : NULL,
+               *other_dot = other.n > 0 ? memchr(other.p, '\0', other.n) : NULL;
+    if ((dot == NULL) == (other_dot == NULL))
+        return semel__str_eq(one, other);
+    const struct semel_str longer = dot != NULL ? one : other, shorter = dot != NULL ? other : one;
+    dot = dot != NULL ? dot : other_dot;
+    return semel__str_eq((struct semel_str){dot + 1, (size_t)(longer.p + longer.n - dot - 1)}, shorter);
 }
 
 void semel__conf_outboxes(struct conf_reader *r)

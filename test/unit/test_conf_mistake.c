@@ -204,12 +204,21 @@ static void a_line_with_a_variable_is_shown_as_it_is(void **state)
 
 #define PG "store: postgres://localhost/shop"
 #define OUTBOX "outboxes:\n  o:\n    to: {" KAFKA "}\n"
+#define MAPPED(key, table) "  " key ":\n    table: {name: '" table "', order: n, id: id}\n    to: {" KAFKA "}\n"
+#define TWO_TABLES(a, b) PG "\noutboxes:\n" MAPPED("o", a) MAPPED("p", b)
+#define SECOND_RELAY "outboxes.p is a second relay of the table of outboxes.o"
 
 static const struct {
     const char *file, *why;
 } between[] = {
     /* O5 O6 */
     {PG "\n" OUTBOX "  p:\n    to: {" KAFKA "}\n", "outboxes.p is a second relay of the store's outbox"},
+    {TWO_TABLES("shop.event", "shop.event"), SECOND_RELAY},
+    {TWO_TABLES("event", "event"), SECOND_RELAY},
+    {TWO_TABLES("Shop.order", "\"Shop\".order"), SECOND_RELAY},
+    {TWO_TABLES("\"Shop\".\"or\"\"der\"", "Shop.\"or\"\"der\""), SECOND_RELAY},
+    {TWO_TABLES("event", "shop.event"), SECOND_RELAY}, /* it may be the same one */
+    {TWO_TABLES("shop.event", "\"event\""), SECOND_RELAY},
     {PG "\n" OUTBOX "    timeout: 5s\n    lease: 9s\n", "outboxes.o.lease must be at least twice outboxes.o.timeout"},
     {PG "?semel_pooler=1\n" OUTBOX "    notify: true\n", "hears nothing behind a transaction pooler"},
     {"store: sqlite:x.db\n" OUTBOX "    notify: true\n", "outboxes.o.notify is for PostgreSQL"},
@@ -317,6 +326,10 @@ static void what_goes_together_is_taken(void **state)
     static const char *const files[] = {
         PG "\n" OUTBOX "    timeout: 5s\n    lease: 10s\n    notify: true\n",
         PG "?semel_pooler=1\n" OUTBOX,
+        TWO_TABLES("shop.event", "depot.event"),
+        TWO_TABLES("\"a.b\".c", "a.\"b.c\""),
+        TWO_TABLES("shop.event", "shop.Event"),
+        PG "\n" OUTBOX MAPPED("p", "event"),
         ONE(LISTEN, SQL) "  s:\n    from: {" LISTEN "}\n" SQL,
         ONE(LISTEN, PULL "}\n"),
         ONE(LISTEN ", path: /r/taken", PULL "}\n") "  s:\n    from: {" LISTEN ", path: /r}\n" SQL,
