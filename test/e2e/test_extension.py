@@ -433,6 +433,8 @@ def test_contention_is_told_as_busy(db, path, extension):
     ("SELECT semel_consumer('c', NULL)", "settings is missing"),
     ("SELECT semel_consumer('c', '{\"retries\":1}')", "retries"),
     ("SELECT semel_outbox_put('a', 'b', 'c', '{}', NULL, '{}', NULL, 'not-a-uuid')", "UUID"),
+    *((f"SELECT semel_outbox_put('a', 'b', 'c', '{{}}', NULL, '{{\"{name}\": \"1\"}}')", "are written by Semel")
+      for name in ("id", "traceparent", "TraceParent", "ce_id", "ce-type", "webhook-id")),
     ("SELECT semel_inbox_done('c')", "wrong number of arguments"),
 ])
 def test_bad_argument_is_named_and_changes_nothing(db, sql, text):

@@ -704,6 +704,14 @@ def test_event_leaves_only_if_its_transaction_commits(db):
     assert "is there already" in str(refused(db, put, own, error=errors.UniqueViolation))
 
 
+# O4
+@pytest.mark.parametrize("name", ["id", "traceparent", "TraceParent", "ce_id", "ce-type", "CE-Type", "webhook-id"])
+def test_headers_that_semel_writes_are_refused(db, name):
+    put = "SELECT semel.outbox_put('a', 'b', 'c', headers => jsonb_build_object(%s::text, 'x'))"
+    assert "are written by Semel" in str(refused(db, put, name))
+    assert committed(db, put, f"x-{name}") != [] and count(db, "semel.outbox") == 1
+
+
 # O5
 def test_writers_of_one_aggregate_that_lock_it_put_their_events_in_the_order_of_their_commits(shop, db):
     other = shop.connect()
