@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Shows that every lint check can fail: each is run on a small good project, which must pass, and then with one
 fault after the other, each of which must be reported."""
+import hashlib
 import json
 import pathlib
 import shutil
@@ -27,6 +28,8 @@ GOOD = {
     "test/unit/meson.build": "# SPDX-License-Identifier: MIT\nunit_tests = [\n  'mem',\n]\n",
     "docs/requirements.md": "| # | what | proof |\n|---|---|---|\n"
                             "| I1 | a | test/unit/test_mem.c: free_accepts_null |\n| I2 | b | later |\n",
+    "sql/sqlite/001_inbox.sql": "SELECT 1;\n",
+    "sql/released/0.1.0.sums": hashlib.sha256(b"SELECT 1;\n").hexdigest() + "  sql/sqlite/001_inbox.sql\n",
 }
 
 
@@ -87,6 +90,8 @@ BAD = [
     ("documented", "docs/x.md", "see [here](gone.md)\n", "links to gone.md"),
     ("documented", "docs/x.md", "see [here](requirements.md#gone)\n", "no such heading"),
     ("documented", "docs/runbooks/x.md", "The log has `nobody ever says this`.\n", "quotes `nobody ever says this`"),
+    ("released", "sql/sqlite/001_inbox.sql", "SELECT 2;\n", "was released with 0.1.0: add the next number instead"),
+    ("released", "sql/released/0.1.0.sums", "00  sql/sqlite/000_gone.sql\n", "sql/sqlite/000_gone.sql was released"),
     ("format", "src/core/x.c", c("int  x;\n"), "src/core/x.c"),
     ("tidy", "src/core/x.c", c("int f(int a);\nint f(int a)\n{\n    int *p = 0;\n    return *p + a;\n}\n"),
      "null pointer"),
