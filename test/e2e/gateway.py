@@ -11,10 +11,10 @@ from conftest import binary
 
 
 class Gateway:
-    """The program, on a port that it chose. `env` adds to its environment."""
+    """The program, on a port that it chose. `env` adds to its environment; `before` is a command that starts it."""
 
-    def __init__(self, upstream, *more, listen="127.0.0.1:0", env=None):
-        self.process = subprocess.Popen([binary(), "gateway", "--listen", listen, "--upstream", upstream,
+    def __init__(self, upstream, *more, listen="127.0.0.1:0", env=None, before=()):
+        self.process = subprocess.Popen([*before, binary(), "gateway", "--listen", listen, "--upstream", upstream,
                                          *map(str, more)], stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
         line = self.process.stdout.readline()

@@ -14,6 +14,7 @@ import pytest
 from certs import Authority
 from conftest import run
 from gateway import Gateway
+from listen import silent_connections
 
 NODE = """
 const http = require('http');
@@ -216,6 +217,17 @@ def test_an_upstream_that_comes_back_is_used_again():
         up.socket = again
         threading.Thread(target=up.accept, daemon=True).start()
         assert gateway.ask("GET", "/")[0] == 200
+
+
+# P88: two loops share what the process may open, and their links to the server count, too.
+def test_idle_connections_leave_room_for_requests():
+    up = Raw()
+    few = ["sh", "-c", 'ulimit -n 150; exec "$@"', "sh"]
+    with Gateway(f"http://127.0.0.1:{up.port}", "--threads", 2, before=few) as gateway:
+        with silent_connections(400, gateway.port):
+            for _ in range(5):
+                assert gateway.ask("GET", "/")[0] == 200
+            assert len(os.listdir(f"/proc/{gateway.process.pid}/fd")) < 120
 
 
 GUARDED = ["--listen", "127.0.0.1:0", "--upstream", "http://a", "--store", "sqlite::memory:"]
