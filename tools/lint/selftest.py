@@ -28,8 +28,9 @@ GOOD = {
     "test/unit/meson.build": "# SPDX-License-Identifier: MIT\nunit_tests = [\n  'mem',\n]\n",
     "docs/requirements.md": "| # | what | proof |\n|---|---|---|\n"
                             "| I1 | a | test/unit/test_mem.c: free_accepts_null |\n| I2 | b | later |\n",
-    "sql/sqlite/001_inbox.sql": "SELECT 1;\n",
-    "sql/released/0.1.0.sums": hashlib.sha256(b"SELECT 1;\n").hexdigest() + "  sql/sqlite/001_inbox.sql\n",
+    "sql/meson.build": "# SPDX-License-Identifier: MIT\nsqlite_migrations = ['sqlite/001_inbox.sql']\n",
+    "sql/sqlite/001_inbox.sql": "-- SPDX-License-Identifier: MIT\n",
+    "sql/released/0.1.0.sums": hashlib.sha256(b"-- SPDX-License-Identifier: MIT\n").hexdigest() + "  sql/sqlite/001_inbox.sql\n",
 }
 
 
@@ -90,7 +91,7 @@ BAD = [
     ("documented", "docs/x.md", "see [here](gone.md)\n", "links to gone.md"),
     ("documented", "docs/x.md", "see [here](requirements.md#gone)\n", "no such heading"),
     ("documented", "docs/runbooks/x.md", "The log has `nobody ever says this`.\n", "quotes `nobody ever says this`"),
-    ("released", "sql/sqlite/001_inbox.sql", "SELECT 2;\n", "was released with 0.1.0: add the next number instead"),
+    ("released", "sql/sqlite/001_inbox.sql", "SELECT 1;\n", "was released with 0.1.0: add the next number instead"),
     ("released", "sql/released/0.1.0.sums", "00  sql/sqlite/000_gone.sql\n", "sql/sqlite/000_gone.sql was released"),
     ("format", "src/core/x.c", c("int  x;\n"), "src/core/x.c"),
     ("tidy", "src/core/x.c", c("int f(int a);\nint f(int a)\n{\n    int *p = 0;\n    return *p + a;\n}\n"),
