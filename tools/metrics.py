@@ -30,7 +30,7 @@ LIMITS = {
     "lines with demo and bench": (99500, 62000),
     "lines of the PostgreSQL driver": (3650, 3400),
     "lines of the SQLite driver": (1400, 1400),
-    "lines of port and records": (6710, 2500),
+    "lines of port and records": (6712, 2500),
     "functions used by siblings only": (150, 150),
     "functions used by their own room only": (605, 550),
     "functions exported for nobody": (0, 0),

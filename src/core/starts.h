@@ -54,8 +54,8 @@ void semel__starts_init(struct semel_starts *starts, int64_t now_us);
 void semel__starts_forget(struct semel_starts *starts, int64_t now_us);
 /* The same for one shard, which was somebody else's. */
 void semel__starts_reset(struct semel_starts *starts, size_t shard);
-/* n > SEMEL_RELAY_HOLDERS_MAX: there are too many to be remembered, and nothing is proven. true: the number is below one
- * that was noted before: the sequence was set back, and all is forgotten. */
+/* n > SEMEL_RELAY_HOLDERS_MAX: there are too many to be remembered, and nothing is proven. true: the number is below
+ * one that was noted before: the sequence was set back, and all is forgotten. */
 bool semel__starts_note(struct semel_starts *starts, int64_t now_us, int64_t seq, int64_t started_us,
                         const struct semel_relay_holder *holders, size_t n);
 /* The holders as they were read after a scan. true: one that was set apart has ended: scan again. */
