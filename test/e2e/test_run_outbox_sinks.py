@@ -182,7 +182,8 @@ def test_events_arrive_at_a_webhook(tmp_path, outbox):
 
 
 @pytest.mark.parametrize("code", [500, 409])
-def test_an_event_at_which_a_webhook_breaks_ends_dead_and_keeps_nobody_waiting(tmp_path, pg, outbox, code):  # noqa: F811
+def test_an_event_at_which_a_webhook_breaks_ends_dead_and_keeps_nobody_waiting(tmp_path, pg, outbox,  # noqa: F811
+                                                                               code):
     # O3, O6, P63
     receiver = Receiver()
     receiver.breaks["poison"] = code
