@@ -274,8 +274,8 @@ SEMEL_API semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, st
 
 #define SEMEL_STEP_KEY_SIZE 65
 /* The key of an outside call: the same for the same consumer, source, message and step, for ever and on every
- * machine. If the consumer has `one_source`, leave the source out, as the messages from semel_inbox_take do. `semel inbox
- * show` prints that of the step "effect": use it, unless there are several calls. */
+ * machine. If the consumer has `one_source`, leave the source out, as the messages from semel_inbox_take do. The key
+ * that `semel inbox show` prints is that of the step "effect": use it, unless there are several calls. */
 SEMEL_API semel_status semel_step_key(const struct semel_msg *msg, const char *step, char ret_key[SEMEL_STEP_KEY_SIZE],
                                       struct semel_error *err);
 
