@@ -67,8 +67,8 @@ def set_aside(path):
     """The event was refused, and is dead."""
     db = open_store(path)
     db.execute("INSERT INTO semel_outbox_aside (seq, id, aggregatetype, aggregateid, type, payload, headers, "
-               "created_at, status, updated_at, attempts, error_text) SELECT seq, id, aggregatetype, aggregateid, type, payload, "
-               "headers, created_at, 'dead', created_at, 3, 'too large' FROM semel_outbox")
+               "created_at, status, updated_at, attempts, error_text) SELECT seq, id, aggregatetype, aggregateid, "
+               "type, payload, headers, created_at, 'dead', created_at, 3, 'too large' FROM semel_outbox")
     db.execute("DELETE FROM semel_outbox")
     db.close()
 

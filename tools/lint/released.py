@@ -26,7 +26,7 @@ def check(root, report):
             wanted, _, name = line.partition("  ")
             path = root / name
             if not name or not path.is_file():
-                report.add(sums, number, f"{name or line} was released with {sums.stem}, and is not there; bring it back")
+                report.add(sums, number, f"{name or line} was released with {sums.stem}, and is gone; bring it back")
             elif digest(path) != wanted:
                 report.add(path, 1, f"was released with {sums.stem}: add the next number instead (as long as "
                                     f"{sums.stem} has no tag: tools/lint/released.py --write)")

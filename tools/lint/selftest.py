@@ -30,7 +30,8 @@ GOOD = {
                             "| I1 | a | test/unit/test_mem.c: free_accepts_null |\n| I2 | b | later |\n",
     "sql/meson.build": "# SPDX-License-Identifier: MIT\nsqlite_migrations = ['sqlite/001_inbox.sql']\n",
     "sql/sqlite/001_inbox.sql": "-- SPDX-License-Identifier: MIT\n",
-    "sql/released/0.1.0.sums": hashlib.sha256(b"-- SPDX-License-Identifier: MIT\n").hexdigest() + "  sql/sqlite/001_inbox.sql\n",
+    "sql/released/0.1.0.sums": hashlib.sha256(b"-- SPDX-License-Identifier: MIT\n").hexdigest()
+                               + "  sql/sqlite/001_inbox.sql\n",
 }
 
 
