@@ -4,7 +4,8 @@
  *
  * Invariants: what would give one caller another's answer (P46), run a request twice on a guess (P47, P95) or end a
  * lease while its call may still run is refused here, before anything listens. What follows from others and is not
- * given is filled in: a wait is never longer than a call.
+ * given is filled in: a wait is never longer than a call. A check judges only settings that have no mistake of their
+ * own, so that one pass shows all that is certain.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@ struct look {
     struct conf_reader *r;
     struct semel_conf_gateway *gateway;
     const struct conf_node *node;
+    const struct conf_node *whole; /* of the gateway, where `node` is that of a rule */
 };
 
 /* At the setting if it is given, else as near as possible. */
@@ -28,6 +30,16 @@ static bool given(const struct look *l, const char *name)
     const struct conf_node *found = semel__conf_find(l->node, name);
     return found != l->node && semel__str_eqz(found->key, strrchr(name, '.') != NULL ? strrchr(name, '.') + 1 : name);
 }
+
+static bool sound(const struct conf_node *node, const char *const *names)
+{
+    while (*names != NULL && semel__conf_sound(node, *names))
+        names++;
+    return *names == NULL;
+}
+
+#define SOUND(l, ...) sound((l)->node, (const char *const[]){__VA_ARGS__, NULL})
+#define SOUND_WHOLE(l, ...) sound((l)->whole, (const char *const[]){__VA_ARGS__, NULL})
 
 /* ---- texts --------------------------------------------------------------------------------------- */
 
@@ -42,13 +54,13 @@ static bool is_token(struct semel_str name)
 
 static void check_token(const struct look *l, const char *below, struct semel_str name)
 {
-    if (semel__str_given(name) && !is_token(name))
+    if (semel__str_given(name) && SOUND(l, below) && !is_token(name))
         WRONG(l, below, "%s.%s must be the name of a header, such as X-User-Id; no `_`", l->r->path, below);
 }
 
 static void check_pointer(const struct look *l, const char *below, struct semel_str pointer)
 {
-    if (semel__str_given(pointer) && !semel__json_pointer_valid(pointer))
+    if (semel__str_given(pointer) && SOUND(l, below) && !semel__json_pointer_valid(pointer))
         WRONG(l, below, "%s.%s must be a JSON pointer, such as /sent_at", l->r->path, below);
 }
 
@@ -75,7 +87,7 @@ static bool is_network(struct semel_str text)
 
 static void check_networks(const struct look *l, const char *below, const struct semel_setting_list *list)
 {
-    for (size_t i = 0; i < list->n; i++)
+    for (size_t i = 0; i < list->n && SOUND(l, below); i++)
         if (!is_network(list->at[i])) {
             WRONG(l, below, "%s.%s must be networks such as 10.0.0.0/8 or ::1/128, or unix", l->r->path, below);
             return;
@@ -168,18 +180,22 @@ static void check_unknown(const struct look *l, struct semel_conf_guard *guard)
 {
     const int64_t timeout_us = l->gateway->upstream.timeout_us;
     const bool asks = guard->on_unknown == SEMEL_ON_UNKNOWN_RECONCILE, url = semel__str_given(guard->reconcile);
-    if (asks && !url)
+    const bool sure = SOUND(l, "on_unknown", "reconcile");
+    if (sure && asks && !url)
         WRONG(l, "on_unknown", "%s.on_unknown is reconcile, and there is no URL to ask; give `reconcile` too",
               l->r->path);
-    if (!asks && url)
+    if (sure && !asks && url)
         WRONG(l, "reconcile", "%s.reconcile is asked with `on_unknown: reconcile` only; set that, or leave it out",
               l->r->path);
-    if (url && semel__conf_exposed(guard->reconcile) && !l->gateway->upstream.plain)
+    if (url && SOUND(l, "reconcile") && SOUND_WHOLE(l, "upstream.plain") && semel__conf_exposed(guard->reconcile) &&
+        !l->gateway->upstream.plain)
         WRONG(l, "reconcile", "%s.reconcile calls another host without TLS; use https:, or set upstream.plain: true",
               l->r->path);
+    if (!SOUND(l, "settle", "on_unknown"))
+        return;
     if (!asks && guard->settle_us > 0)
         WRONG(l, "settle", "%s.settle is for `on_unknown: reconcile`; leave it out", l->r->path);
-    else if (guard->settle_us > 0 && guard->settle_us < 2 * timeout_us)
+    else if (guard->settle_us > 0 && guard->settle_us < 2 * timeout_us && SOUND_WHOLE(l, "upstream.timeout"))
         WRONG(l, "settle",
               "%s.settle is below twice upstream.timeout: the first call may still be running when `not_done` is "
               "believed, and then both are done",
@@ -190,7 +206,7 @@ static void check_guard(const struct look *l, struct semel_conf_guard *guard)
 {
     const char *path = l->r->path;
     const int64_t timeout_us = l->gateway->upstream.timeout_us;
-    if (!is_match(guard->match))
+    if (semel__str_given(guard->match) && SOUND(l, "match") && !is_match(guard->match))
         WRONG(l, "match",
               "%s.match must be methods and a path: POST /v1/charges, PUT|DELETE /v1/{id}, * /v1/{rest*}; no escapes",
               path);
@@ -202,16 +218,20 @@ static void check_guard(const struct look *l, struct semel_conf_guard *guard)
         check_pointer(l, "ignore", guard->ignore.at[i]);
     for (size_t i = 0; i < guard->headers.n; i++)
         check_token(l, "headers", guard->headers.at[i]);
-    if (guard->wait_us > timeout_us && given(l, "wait"))
+    if (!SOUND(l, "wait") || !SOUND_WHOLE(l, "upstream.timeout"))
+        guard->wait_us = 0;
+    else if (guard->wait_us > timeout_us && given(l, "wait"))
         WRONG(l, "wait", "%s.wait is longer than upstream.timeout; nothing comes after that", path);
     else if (guard->wait_us > timeout_us)
         guard->wait_us = timeout_us;
-    if (guard->keep_us < guard->answer_us)
+    if (guard->keep_us < guard->answer_us && SOUND(l, "keep", "answer"))
         WRONG(l, "keep", "%s.keep is below answer; a key outlives its answer", path);
-    if (guard->held_max < guard->body_max || guard->held_max < guard->answer_max)
+    if ((guard->held_max < guard->body_max || guard->held_max < guard->answer_max) &&
+        SOUND(l, "held_max", "body_max", "answer_max"))
         WRONG(l, "held_max", "%s.held_max has no room for one body and one answer", path);
     check_unknown(l, guard);
-    read_outcomes(l, guard);
+    if (SOUND(l, "outcomes"))
+        read_outcomes(l, guard);
 }
 
 /* ---- a gateway ----------------------------------------------------------------------------------- */
@@ -225,20 +245,21 @@ static void check_caller(const struct look *l)
     check_token(l, "caller.header", c->header);
     check_token(l, "caller.api_key", c->api_key);
     check_networks(l, "caller.trusted_from", &c->trusted_from);
-    if (ways > 1)
+    if (ways > 1 && SOUND(l, "caller"))
         WRONG(l, "caller", "%s.caller must have one of header, api_key and certificate", path);
-    if (header && c->trusted_from.n == 0)
+    if (header && c->trusted_from.n == 0 && SOUND(l, "caller.header", "caller.trusted_from"))
         WRONG(
             l, "caller.header",
             "%s.caller.header is believed from everybody: whoever sends it gets the answers of others; name the proxy "
             "that sets it in caller.trusted_from",
             path);
-    if (!header && c->trusted_from.n > 0)
+    if (!header && c->trusted_from.n > 0 && SOUND(l, "caller.header", "caller.trusted_from"))
         WRONG(l, "caller.trusted_from", "%s.caller.trusted_from is for caller.header; leave it out", path);
-    if (c->certificate && l->gateway->server.tls.client_ca_file == NULL)
+    if (c->certificate && l->gateway->server.tls.client_ca_file == NULL && SOUND(l, "caller.certificate", "tls"))
         WRONG(l, "caller.certificate", "%s.caller.certificate needs tls.client_ca_file: who may sign for clients",
               path);
-    if (semel__str_given(c->check) && semel__conf_exposed(c->check) && !l->gateway->upstream.plain)
+    if (semel__str_given(c->check) && SOUND(l, "caller.check", "upstream.plain") && semel__conf_exposed(c->check) &&
+        !l->gateway->upstream.plain)
         WRONG(l, "caller.check",
               "%s.caller.check calls another host without TLS; use https:, or set upstream.plain: true", path);
 }
@@ -248,7 +269,7 @@ static void check_anonymous(const struct look *l)
 {
     const struct semel_conf_gateway *g = l->gateway;
     const struct semel_conf_caller *c = &g->caller;
-    if (semel__str_given(c->header) || semel__str_given(c->api_key) || c->certificate)
+    if (semel__str_given(c->header) || semel__str_given(c->api_key) || c->certificate || !SOUND(l, "caller", "guard"))
         return;
     size_t said = 0, guarded = 0;
     for (size_t i = 0; i < g->n_guard; i++) {
@@ -268,12 +289,14 @@ static void check_address(const struct look *l, size_t i)
     const struct semel_conf *conf = &r->owned->conf;
     const struct semel_setting_server *server = &l->gateway->server;
     char other[128];
-    if (!server->address.local && !server->tls.on && !server->plain)
+    if (!SOUND(l, "listen") || !given(l, "listen"))
+        return;
+    if (!server->address.local && !server->tls.on && !server->plain && SOUND(l, "tls", "plain"))
         WRONG(l, "listen",
               "%s.listen is an address that others can reach; it must have tls, or be loopback or a unix socket; "
               "`plain: true` where a proxy terminates TLS",
               r->path);
-    if (l->gateway->threads > 1 &&
+    if (l->gateway->threads > 1 && SOUND(l, "threads") &&
         (semel__begins_with(server->address.text, "unix:") ||
          (server->address.where.n > 2 && memcmp(server->address.where.p + server->address.where.n - 2, ":0", 2) == 0)))
         WRONG(l, "threads", "%s.threads is above 1: its loops share a port, so listen must name one", r->path);
@@ -281,7 +304,8 @@ static void check_address(const struct look *l, size_t i)
     if (where == NULL && conf->admin.on && semel__str_eq(conf->admin.server.address.where, server->address.where))
         where = "admin.listen";
     for (size_t k = 0; k < i && where == NULL; k++)
-        if (r->gateways[k] != NULL && semel__str_eq(conf->gateways[k].server.address.where, server->address.where)) {
+        if (r->gateways[k] != NULL && semel__conf_sound(r->gateways[k], "listen") &&
+            semel__str_eq(conf->gateways[k].server.address.where, server->address.where)) {
             snprintf(other, sizeof(other), "gateways.%.*s.listen", (int)conf->gateways[k].name.n,
                      conf->gateways[k].name.p);
             where = other;
@@ -295,13 +319,14 @@ static void check_gateway(const struct look *l)
     struct semel_conf_gateway *g = l->gateway;
     const struct semel_conf_upstream *up = &g->upstream;
     const char *path = l->r->path;
-    if (!is_origin(up->url))
+    const bool url = semel__str_given(up->url) && SOUND(l, "upstream.url");
+    if (url && !is_origin(up->url))
         WRONG(l, "upstream.url",
               "%s.upstream.url must be http://HOST:PORT, https://HOST:PORT or unix:/PATH, without a path", path);
-    else if (semel__conf_exposed(up->url) && !up->plain)
+    else if (url && semel__conf_exposed(up->url) && !up->plain && SOUND(l, "upstream.plain"))
         WRONG(l, "upstream.url", "%s.upstream.url is another host without TLS; use https:, or set upstream.plain: true",
               path);
-    if (g->lease_us <= up->timeout_us + up->connect_us)
+    if (g->lease_us <= up->timeout_us + up->connect_us && SOUND(l, "lease", "upstream.timeout", "upstream.connect"))
         WRONG(l, "lease",
               "%s.lease must be longer than upstream.timeout and upstream.connect together: it must outlast a call",
               path);
@@ -315,7 +340,7 @@ void semel__conf_gateways(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
     for (size_t i = 0; i < conf->n_gateways && r->gateways != NULL && !r->failed; i++) {
-        struct look l = {r, &conf->gateways[i], r->gateways[i]};
+        struct look l = {r, &conf->gateways[i], r->gateways[i], r->gateways[i]};
         char name[101];
         if (l.node == NULL)
             continue;
@@ -327,7 +352,8 @@ void semel__conf_gateways(struct conf_reader *r)
         l.node = list->first;
         for (size_t k = 0; k < l.gateway->n_guard && l.node != NULL; k++, l.node = l.node->next) {
             snprintf(r->path + n, sizeof(r->path) - (size_t)n, ".guard[%zu]", k);
-            check_guard(&l, &l.gateway->guard[k]);
+            if (!l.node->bad)
+                check_guard(&l, &l.gateway->guard[k]);
         }
         r->path[0] = '\0';
     }

@@ -33,7 +33,7 @@ struct conf_place {
 struct conf_node {
     enum conf_shape shape;
     bool plain;                  /* a scalar without quotes: it may be a number or a flag */
-    bool bad;                    /* its mistake has been told */
+    bool bad;                    /* its mistake has been told; not tainted: its key is a strange one */
     bool tainted;                /* it, or something below it, has a mistake */
     bool outside;                /* its text, or a part of it, came from elsewhere and is never shown */
     struct semel_str text, said; /* of a scalar: what it means, and as the file has it */
@@ -78,7 +78,7 @@ struct conf_reader {
     struct conf_node *tree, **routes; /* the nodes of the routes, as in conf->routes; NULL: it had a mistake */
     struct conf_node **partly;        /* the nodes of all routes that are mappings */
     struct conf_node **outboxes;      /* the same of the outboxes; NULL: it had a mistake */
-    struct conf_node **gateways;
+    struct conf_node **gateways;      /* the nodes of all gateways; NULL: it is no mapping */
     size_t nodes;
     char path[CONF_PATH_MAX];
     size_t route_path; /* how much of the path names the route */
@@ -105,6 +105,8 @@ bool semel__conf_password(struct semel_str url);
 bool semel__conf_resolve(struct conf_reader *r, struct semel_str name, struct semel_str *ret);
 /* The node at "keep.completed" below a mapping; where there is none, the deepest that there is on the way. */
 const struct conf_node *semel__conf_find(const struct conf_node *node, const char *path);
+/* May it be judged? It has no mistake, or it is not given and no strange key beside it may be meant for it. */
+bool semel__conf_sound(const struct conf_node *node, const char *path);
 
 /* value.c: one value into its place; false: the mistake has been told. */
 bool semel__conf_take(struct conf_reader *r, const struct semel_setting_spec *setting, struct conf_node *node,
@@ -132,8 +134,8 @@ struct conf_check {
 void semel__conf_check_init(struct conf_check *check, struct conf_reader *r, const struct semel_route *route,
                             const struct conf_node *node, const char *below);
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
+/* What routes say of each other, of the store and of admin, and outboxes of each other. */
 void semel__conf_between(struct conf_reader *r);
-void semel__conf_outboxes(struct conf_reader *r);
 /* Does the URL call another host without TLS? */
 bool semel__conf_exposed(struct semel_str url);
 /* The first listener of a route that has this address: "routes.billing.from.listen"; NULL: there is none. */

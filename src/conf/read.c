@@ -636,6 +636,25 @@ const struct conf_node *semel__conf_find(const struct conf_node *node, const cha
     return node;
 }
 
+bool semel__conf_sound(const struct conf_node *node, const char *path)
+{
+    while (*path != '\0' && !(node->bad && node->tainted)) {
+        size_t n = strcspn(path, ".");
+        const struct conf_node *found = NULL;
+        bool strange = false;
+        for (const struct conf_node *child = node->first; child != NULL; child = child->next) {
+            if (found == NULL && semel__str_eq(child->key, (struct semel_str){path, n}))
+                found = child;
+            strange |= child->bad && !child->tainted;
+        }
+        if (found == NULL)
+            return !strange;
+        node = found;
+        path += n + (path[n] == '.');
+    }
+    return !node->bad && !node->tainted;
+}
+
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
 /* NAME, or NAME_file of a secret. */
@@ -700,6 +719,7 @@ static void find_keys(struct conf_reader *r, const struct semel_setting_group *g
         bool by_file = false;
         while (i < group->n && !key_is(&group->settings[i], child->key, &by_file))
             i++;
+        child->bad |= i == group->n;
         if (i == group->n)
             unknown_key(r, group, child, found);
         else if (found->node[i] != NULL)
@@ -876,6 +896,7 @@ struct named {
     struct conf_node ***nodes; /* of them; NULL: it had a mistake */
     size_t size, max;
     const char *kind, *lacks; /* "outboxes"; what one needs at least */
+    bool partly;              /* one that has mistakes keeps its node */
 };
 
 static void read_one(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
@@ -891,7 +912,8 @@ static void read_one(struct conf_reader *r, const struct semel_setting_group *gr
         semel__conf_must(r, node, right);
     else
         read_group(r, group, node, item);
-    if (r->mistakes->n + r->mistakes->more != before)
+    node->tainted = r->mistakes->n + r->mistakes->more != before;
+    if (node->tainted && (!named->partly || node->shape != CONF_MAPPING))
         (*named->nodes)[i] = NULL;
     leave(r, back);
 }
@@ -924,7 +946,8 @@ static void read_outboxes(struct conf_reader *r, const struct semel_setting_spec
     struct semel_conf *conf = &r->owned->conf;
     void *items = NULL;
     const struct named named = {
-        &items, &conf->n_outboxes, &r->outboxes, sizeof(*conf->outboxes), SEMEL_CONF_OUTBOXES_MAX, "outboxes", "`to`"};
+        &items, &conf->n_outboxes, &r->outboxes, sizeof(*conf->outboxes), SEMEL_CONF_OUTBOXES_MAX, "outboxes", "`to`",
+        false};
     read_named(r, s, node, &named);
     conf->outboxes = items;
 }
@@ -934,8 +957,8 @@ static void read_gateways(struct conf_reader *r, const struct semel_setting_spec
     struct semel_conf *conf = &r->owned->conf;
     void *items = NULL;
     const struct named named = {
-        &items,     &conf->n_gateways,        &r->gateways, sizeof(*conf->gateways), SEMEL_CONF_GATEWAYS_MAX,
-        "gateways", "`listen` and `upstream`"};
+        &items,     &conf->n_gateways,         &r->gateways, sizeof(*conf->gateways), SEMEL_CONF_GATEWAYS_MAX,
+        "gateways", "`listen` and `upstream`", true};
     read_named(r, s, node, &named);
     conf->gateways = items;
 }
@@ -961,6 +984,7 @@ static void read_groups(struct conf_reader *r, const struct semel_setting_spec *
             semel__conf_must(r, child, "a mapping");
         else if (!child->bad)
             read_group(r, s->group, child, items + i * s->item_size);
+        child->bad |= child->shape != CONF_MAPPING;
         leave(r, back);
     }
     memcpy(at, &items, sizeof(items));
@@ -1152,7 +1176,6 @@ static void walk(struct conf_reader *r)
         semel__conf_wrong(r, r->tree->place,
                           "the file has neither routes nor outboxes nor gateways: there is nothing to run");
     semel__conf_between(r);
-    semel__conf_outboxes(r);
     semel__conf_gateways(r);
 }
 

@@ -270,6 +270,30 @@ static bool from_outside(const struct conf_node *route)
     return outside;
 }
 
+static void statement_wrong(struct conf_reader *r, const struct conf_node *node, const char *text)
+{
+    bool values = strncmp(text, "values", 6) == 0;
+    struct conf_place place = values ? value_place(r, node, text) : statement_place(r, node, text);
+    if (from_outside(node)) /* the text may quote it */
+        semel__conf_wrong_at(r, place, values ? "values" : "do.sql",
+                             "%s: the statement and its values do not fit each other, or one of them is none", r->path);
+    else
+        semel__conf_wrong_at(r, place, values ? "values" : "do.sql", "%s: %s", r->path, text);
+}
+
+/* Each by itself; false: not all are rules. */
+static bool check_values(struct conf_reader *r, const struct semel_route *route, const struct conf_node *node)
+{
+    struct semel_error err;
+    bool ok = true;
+    for (size_t i = 0; i < route->values.n; i++)
+        if (semel__sql_check_value(route->values.at[i], i, &err) != SEMEL_OK) {
+            statement_wrong(r, node, err.text);
+            ok = false;
+        }
+    return ok;
+}
+
 static void check_statement(struct conf_reader *r, const struct semel_route *route, const struct conf_node *node)
 {
     bool lite = r->owned->conf.store_kind == SEMEL_CONF_STORE_SQLITE;
@@ -282,15 +306,10 @@ static void check_statement(struct conf_reader *r, const struct semel_route *rou
         .ordered = route->policy.order != SEMEL_ORDER_NONE,
     };
     struct semel_error err;
-    if (semel__sql_check(&desc, lite ? SEMEL_SQL_SQLITE : SEMEL_SQL_POSTGRES, &err) == SEMEL_OK)
-        return;
-    bool values = strncmp(err.text, "values", 6) == 0;
-    struct conf_place place = values ? value_place(r, node, err.text) : statement_place(r, node, err.text);
-    if (from_outside(node)) /* the text may quote it */
-        semel__conf_wrong_at(r, place, values ? "values" : "do.sql",
-                             "%s: the statement and its values do not fit each other, or one of them is none", r->path);
-    else
-        semel__conf_wrong_at(r, place, values ? "values" : "do.sql", "%s: %s", r->path, err.text);
+    const bool ok = check_values(r, route, node);
+    if (semel__sql_check(&desc, lite ? SEMEL_SQL_SQLITE : SEMEL_SQL_POSTGRES, &err) != SEMEL_OK &&
+        (ok || strncmp(err.text, "values, $", 9) != 0)) /* else it was told */
+        statement_wrong(r, node, err.text);
 }
 
 /* ==== the route ================================================================================== */
@@ -304,6 +323,16 @@ struct look {
 /* At the setting if it is said, else as near as possible. */
 #define WRONG(l, below, ...) \
     semel__conf_wrong_at((l)->r, semel__conf_place((l)->r, semel__conf_find((l)->node, (below))), (below), __VA_ARGS__)
+
+/* The settings below the route may be judged: "do.http" and so on, ended by NULL. */
+static bool sound(const struct look *l, const char *const *names)
+{
+    while (*names != NULL && semel__conf_sound(l->node, *names))
+        names++;
+    return *names == NULL;
+}
+
+#define SOUND(l, ...) sound((l), (const char *const[]){__VA_ARGS__, NULL})
 
 /* ---- how a check sees its settings --------------------------------------------------------------- */
 
@@ -480,14 +509,18 @@ static void check_plain(const struct look *l, const char *below, struct semel_st
 
 static void check_http(const struct look *l, const struct conf_check *check, struct semel_conf_http *http)
 {
-    check_headers(l);
-    check_reconcile(l, http->reconcile);
-    check_transient(l, http);
-    semel__setting_check_tls_url(&check->base, "http", http->url, &http->tls);
-    if (!http->plain) {
+    if (SOUND(l, "do.headers"))
+        check_headers(l);
+    if (SOUND(l, "do.reconcile"))
+        check_reconcile(l, http->reconcile);
+    if (SOUND(l, "do.transient", "do.idempotent"))
+        check_transient(l, http);
+    if (SOUND(l, "do.http", "do.tls"))
+        semel__setting_check_tls_url(&check->base, "http", http->url, &http->tls);
+    if (!http->plain && SOUND(l, "do.http", "do.plain"))
         check_plain(l, "do.http", http->url);
+    if (!http->plain && SOUND(l, "do.reconcile", "do.plain"))
         check_plain(l, "do.reconcile", http->reconcile);
-    }
 }
 
 static void check_handler(const struct look *l)
@@ -508,8 +541,10 @@ static void check_handler(const struct look *l)
     case SEMEL_DO_EXEC:
         break;
     case SEMEL_DO_PULL:
-        semel__setting_check_path(&check.base, &handler->u.pull.path);
-        semel__setting_check_reach(&check.base, "pull", &handler->u.pull.server);
+        if (SOUND(l, "do.path"))
+            semel__setting_check_path(&check.base, &handler->u.pull.path);
+        if (SOUND(l, "do.pull", "do.tls", "do.plain"))
+            semel__setting_check_reach(&check.base, "pull", &handler->u.pull.server);
         break;
     }
     if (l->route->values.n > 0)
@@ -550,7 +585,7 @@ static void check_stored(const struct look *l)
             WRONG(l, all[i].name, "%s.%s is stored, which is for `from: inbox`; say where it is in a message",
                   l->r->path, all[i].name);
     }
-    if (stored && l->route->policy.keep == SEMEL_KEEP_NEVER)
+    if (stored && !l->node->tainted && l->route->policy.keep == SEMEL_KEEP_NEVER)
         WRONG(l, "keep.payload", "%s.keep.payload is never, but a message of the inbox can only run from its payload",
               l->r->path);
     for (size_t i = 1; i < rules->n_business; i++)
@@ -607,12 +642,20 @@ static bool is_sound(const struct conf_node *route, const char *name)
  * several settings is not: one of them may be the mistake. */
 static void check_partly(const struct look *l)
 {
+    const bool from = is_sound(l->node, "from"), values = semel__conf_sound(l->node, "values");
+    const struct semel_listen_options *listen = l->route->from.kind != NULL ? semel__route_listens(l->route) : NULL;
     struct conf_check check;
     semel__conf_check_init(&check, l->r, l->route, l->node, "from");
-    if (is_sound(l->node, "from"))
+    if (from)
         l->route->from.kind->check(l->route->from.options, &check.base);
-    if (is_sound(l->node, "do") && l->route->handler.kind != SEMEL_DO_SQL)
+    else if (listen != NULL && SOUND(l, "from.listen", "from.tls", "from.plain"))
+        semel__setting_check_reach(&check.base, "listen", &listen->server);
+    if (l->route->handler.kind != SEMEL_DO_SQL || (is_sound(l->node, "do") && values))
         check_handler(l);
+    else if (values && semel__str_given(l->route->handler.u.sql.statement))
+        (void)check_values(l->r, l->route, l->node);
+    if (from && SOUND(l, "id", "type", "order", "version", "time", "lock_key", "business_key"))
+        check_rules(l);
     if (is_sound(l->node, "breaker"))
         check_breaker(l);
 }
@@ -789,7 +832,7 @@ static void check_store(const struct look *top)
 #endif
 }
 
-void semel__conf_between(struct conf_reader *r)
+static void between_routes(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
     const struct look top = {r, NULL, r->tree};
@@ -926,7 +969,7 @@ static bool same_table(const struct semel_conf_outbox *a, const struct semel_con
     return semel__str_eq((struct semel_str){dot + 1, (size_t)(longer.p + longer.n - dot - 1)}, shorter);
 }
 
-void semel__conf_outboxes(struct conf_reader *r)
+static void check_outboxes(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
     for (size_t i = 0; i < conf->n_outboxes && !r->failed; i++) {
@@ -952,4 +995,10 @@ void semel__conf_outboxes(struct conf_reader *r)
                 r->path, (int)conf->outboxes[k].name.n, conf->outboxes[k].name.p);
         r->path[0] = '\0';
     }
+}
+
+void semel__conf_between(struct conf_reader *r)
+{
+    between_routes(r);
+    check_outboxes(r);
 }

@@ -331,17 +331,26 @@ static semel_status check_counts(const struct sql_shape *shape, const struct sem
     return SEMEL_OK;
 }
 
+static semel_status parse_rule(struct semel_str rule, size_t i, struct sql_rule *ret, struct semel_error *err)
+{
+    struct semel_error why;
+    return rule_parse(rule, ret, &why) == SEMEL_OK
+               ? SEMEL_OK
+               : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "values, $%zu: %s", i + 1, why.text);
+}
+
+semel_status semel__sql_check_value(struct semel_str rule, size_t i, struct semel_error *err)
+{
+    struct sql_rule ignored;
+    return parse_rule(rule, i, &ignored, err);
+}
+
 static semel_status parse_rules(const struct semel_sql_desc *desc, struct sql_rule *rules, struct semel_error *err)
 {
-    char text[sizeof err->text];
-    for (size_t i = 0; i < desc->n_values; i++) {
-        struct semel_error why;
-        if (rule_parse(desc->values[i], &rules[i], &why) == SEMEL_OK)
-            continue;
-        memcpy(text, why.text, sizeof text);
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "values, $%zu: %s", i + 1, text);
-    }
-    return SEMEL_OK;
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; i < desc->n_values && status == SEMEL_OK; i++)
+        status = parse_rule(desc->values[i], i, &rules[i], err);
+    return status;
 }
 
 /* What a set must have, except what only the server can check. */

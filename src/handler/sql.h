@@ -41,6 +41,8 @@ struct semel_sql_desc {
 
 struct semel_sql;
 
+/* One rule of `values`, the i-th from 0, by itself. */
+semel_status semel__sql_check_value(struct semel_str rule, size_t i, struct semel_error *err);
 /* The checks that need no database. INVALID, BROKEN has what is wrong, where, and what would be right. */
 semel_status semel__sql_check(const struct semel_sql_desc *desc, enum semel_sql_dialect dialect,
                               struct semel_error *err);

@@ -139,6 +139,67 @@ def test_check_shows_every_mistake_with_its_line_and_a_caret(good):
         (4, 38, "routes.billing.from.tpoic"), (6, 16, "routes.billing.timed_ids")]
 
 
+PLANTED = """store: sqlite:shop.db
+routes:
+  in:
+    from: {listen: "0.0.0.0:8080", token: written-in-the-file}
+    values: [id, jsno:/cents, heeder:x]
+    do: {sql: "INSERT INTO t VALUES ($1, $2, $3)"}
+    retry: {max: many}
+  out:
+    from: inbox
+    id: header:id
+    do: {http: "http://bank.example/pay", timeout: soon, headers: {Authorization: secret}, transient: [404]}
+gateways:
+  g:
+    listen: 0.0.0.0:8081
+    upstream: {url: "http://bank.example", timeout: soon}
+    caller: {header: X User, trusted_from: [nowhere], certificate: maybe}
+    trusted: [somewhere]
+    guard:
+      - {match: POST pay, key: perhaps}
+      - {match: POST /pay, on_unknown: reconcile, wait: never}
+"""
+
+
+def test_check_shows_every_mistake_in_one_pass(tmp_path):
+    path = tmp_path / "semel.yaml"
+    path.write_text(PLANTED)
+    told = run("check", path, "--json").json
+    assert sorted((m["line"], m["path"].split(".", 2)[2]) for m in told["mistakes"]) == sorted([
+        (4, "from.listen"), (4, "from.token"), (5, "values"), (5, "values"), (7, "retry.max"), (10, "id"),
+        (11, "do.headers"), (11, "do.http"), (11, "do.timeout"), (11, "do.transient"), (14, "listen"),
+        (15, "upstream.timeout"), (15, "upstream.url"), (16, "caller.certificate"), (16, "caller.header"),
+        (16, "caller.trusted_from"), (17, "trusted"), (19, "guard[0].key"), (19, "guard[0].match"),
+        (20, "guard[1].on_unknown"), (20, "guard[1].wait")]), told
+
+
+def test_check_says_nothing_that_only_follows_from_a_mistake(tmp_path):
+    path = tmp_path / "semel.yaml"
+    path.write_text("""store: sqlite:shop.db
+routes:
+  in:
+    from: {listen: "0.0.0.0:8080", plian: true}
+    values: [id, {a: b}]
+    do: {sql: "INSERT INTO t VALUES ($1, $2)"}
+  out:
+    from: inbox
+    do: {http: "http://bank.example/pay", plain: maybe}
+gateways:
+  g:
+    listen: 0.0.0.0:8081
+    plain: maybe
+    upstream: {url: "http://bank.example", plian: true, timeout: 1h}
+    lease: long
+    caller: {haeder: X-User, trusted_from: [127.0.0.1]}
+    guard: [{mtach: POST /pay}]
+""")
+    told = run("check", path, "--json").json
+    assert sorted((m["line"], m["path"].split(".", 2)[2]) for m in told["mistakes"]) == sorted([
+        (4, "from.plian"), (5, "values"), (9, "do.plain"), (13, "plain"), (14, "upstream.plian"), (15, "lease"),
+        (16, "caller.haeder"), (17, "guard[0].mtach")]), told
+
+
 # I18
 def test_check_refuses_a_retention_below_the_horizon_with_the_figure_that_would_do(good):
     good.write_text(GOOD.replace("timed_ids: true", "keep: {completed: 10d}"))
