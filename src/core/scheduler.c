@@ -218,6 +218,8 @@ static void judge(struct work *work, struct item *item, bool stopped)
                     semel__progress_in_order(&item->row->progress);
     if (item->row == NULL || stopped || (!due && !follower) || semel__item_wishes_more(item))
         return; /* it now wants a key that was not taken here */
+    if (work->mode == WORK_TAKE && must_be_alone(item->row))
+        return; /* since it was found it was in a group that its worker did not survive */
     semel__item_intent(work, item, &facts);
     semel__verdict_take(inbox->policy, &facts, &item->verdict);
     if (item->verdict.act == SEMEL_RUN) {
