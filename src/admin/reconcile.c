@@ -230,6 +230,8 @@ semel_status semel__reconcile_key(struct semel_ops *ops, const struct semel_conf
         return status;
     semel__reconcile_ask(a);
     status = semel__reconcile_end(ops, a, reason, ret, err);
+    ret->told.scope = scope; /* what was read goes with `a` */
+    ret->told.key = key;
     semel__reconcile_free(a);
     return status;
 }
