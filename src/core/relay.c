@@ -228,7 +228,7 @@ struct aggregate {
     struct semel_str destination; /* of what is sent of it */
     size_t sent, waiting;
     bool stop;   /* nothing more of it in this step */
-    bool behind; /* an event of it was not taken in this call */
+    bool behind; /* the sink did not take an event of it in this call: those behind it had no turn */
 };
 
 struct events {

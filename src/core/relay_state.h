@@ -27,7 +27,7 @@ struct destination {
     uint64_t broke_at;      /* the event at which it last did so since it took one; 0: none */
     int breaks;             /* since it took one */
     bool probed;            /* in this step */
-    bool takes_others;      /* at which it broke in this call is to blame */
+    bool takes_others;      /* it works: an event at which it broke in this call is charged */
     char why[SEMEL_PUBLISH_WHY];
 };
 
