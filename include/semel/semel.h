@@ -163,6 +163,9 @@ SEMEL_API void semel_ended(struct semel *s);
  * the audit log. */
 SEMEL_API semel_status semel_consumer_set(struct semel *s, const char *consumer, const char *settings,
                                           struct semel_error *err);
+/* After a semel_consumer_set that succeeded: what its caller should consider, or NULL. The next call on the handle
+ * clears it. The text is constant. */
+SEMEL_API const char *semel_hint(const struct semel *s);
 /* All settings of the consumer, defaults included. */
 SEMEL_API semel_status semel_consumer_get(struct semel *s, const char *consumer, struct semel_str *ret_settings,
                                           struct semel_error *err);

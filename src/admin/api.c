@@ -1203,7 +1203,7 @@ static void get_consumer(struct task *t)
         semel__http_refuse(t->x, 404, "there is no such consumer: it has neither messages nor settings");
         return;
     }
-    semel__ops_json_consumer(semel__http_body(t->x), &shown.policy, &shown.by);
+    semel__ops_json_consumer(semel__http_body(t->x), &shown.policy, &shown.by, NULL);
     answer(t, 200);
 }
 
@@ -1236,7 +1236,7 @@ static void patch_settings(struct task *t)
     else if (status != SEMEL_OK)
         fail(t, status, &err);
     else {
-        semel__ops_json_consumer(semel__http_body(t->x), &now.policy, NULL);
+        semel__ops_json_consumer(semel__http_body(t->x), &now.policy, NULL, now.hint);
         answer(t, 200);
     }
 }

@@ -80,11 +80,11 @@ static void show_member(void *ctx, const char *name, const char *kind, const cha
     cli_table_text(shown->table, semel__str(help));
 }
 
-static int print_json(const struct semel_policy *policy, const struct semel_set_by *by)
+static int print_json(const struct semel_policy *policy, const struct semel_set_by *by, const char *note)
 {
     struct semel_buf json;
     semel__buf_init(&json, CLI_JSON_MAX);
-    semel__ops_json_consumer(&json, policy, by);
+    semel__ops_json_consumer(&json, policy, by, note);
     return cli_json_print(&json);
 }
 
@@ -133,7 +133,7 @@ static int run_show(struct cli *cli, const struct cli_args *args)
         return cli_fail_error(status, &err, "reading the settings");
     if (!known)
         return cli_fail(CLI_NOTHING, "there is no consumer '%s': it has neither messages nor settings", name.p);
-    return cli->json ? print_json(&shown.policy, &shown.by) : print_table(cli, &shown.policy, &shown.by);
+    return cli->json ? print_json(&shown.policy, &shown.by, NULL) : print_table(cli, &shown.policy, &shown.by);
 }
 
 /* ---- set ----------------------------------------------------------------------------------------- */
@@ -189,7 +189,7 @@ static int run_set(struct cli *cli, const struct cli_args *args)
             now.changed ? now.change.p : "nothing changed");
     if (now.hint != NULL)
         cli_say(cli, "note: %s", now.hint);
-    return cli->json ? print_json(&now.policy, NULL) : CLI_OK;
+    return cli->json ? print_json(&now.policy, NULL, now.hint) : CLI_OK;
 }
 
 /* ---- the commands -------------------------------------------------------------------------------- */

@@ -1306,6 +1306,8 @@ static void consumer(sqlite3_context *context, int n, sqlite3_value **values)
         status = ext_handle(ext, &s, &err);
     if (status == SEMEL_OK && n == 2)
         status = semel_consumer_set(s, name, settings, &err);
+    if (status == SEMEL_OK && semel_hint(s) != NULL)
+        sqlite3_log(SQLITE_NOTICE, "semel_consumer: %s", semel_hint(s));
     if (status == SEMEL_OK)
         status = semel_consumer_get(s, name, &now, &err);
     if (status == SEMEL_OK)

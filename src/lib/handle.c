@@ -318,6 +318,7 @@ semel_status semel__enter(struct semel *s, enum semel_whose whose, struct semel_
     if (s->pid != getpid())
         return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT,
                            "the handle was opened before fork(): the child must open its own");
+    s->hint = NULL;
     if (s->broken)
         return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_BROKEN, "the handle is broken: close and reopen it");
     if (s->inside)

@@ -57,6 +57,7 @@ struct semel {
     char consumer[SEMEL_ID_MAX + 1];
     struct semel_policy policy; /* for the current call */
     bool order_said;
+    const char *hint; /* or NULL: of the last call */
     struct semel__handler handler;
     struct semel_inbox inbox;
     struct semel_arena arena;           /* lives until the next call */

@@ -25,9 +25,12 @@ static semel_status set(struct semel *s, const char *consumer, const char *setti
     if (status != SEMEL_OK)
         return status;
     status = semel__consumer_set(s->store, name, semel__str(settings), &by, now_us, &s->arena, &now, err);
-    if (status == SEMEL_OK)
-        return semel__commit(s, err);
-    semel_store_rollback(s->store);
+    if (status != SEMEL_OK) {
+        semel_store_rollback(s->store);
+        return status;
+    }
+    status = semel__commit(s, err);
+    s->hint = status == SEMEL_OK ? now.hint : NULL;
     return status;
 }
 
@@ -35,6 +38,11 @@ semel_status semel_consumer_set(struct semel *s, const char *consumer, const cha
 {
     semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
     return status == SEMEL_OK ? semel__leave(s, set(s, consumer, settings, err), err) : status;
+}
+
+const char *semel_hint(const struct semel *s)
+{
+    return s != NULL ? s->hint : NULL;
 }
 
 static semel_status get(struct semel *s, const char *consumer, struct semel_str *ret, struct semel_error *err)

@@ -300,7 +300,8 @@ void semel__ops_json_consumers(struct semel_buf *buf, const struct semel_consume
     semel__json_put_list(buf, n, fill_consumer, lines);
 }
 
-void semel__ops_json_consumer(struct semel_buf *buf, const struct semel_policy *policy, const struct semel_set_by *by)
+void semel__ops_json_consumer(struct semel_buf *buf, const struct semel_policy *policy, const struct semel_set_by *by,
+                              const char *note)
 {
     struct semel_buf settings;
     struct semel_object o;
@@ -315,6 +316,8 @@ void semel__ops_json_consumer(struct semel_buf *buf, const struct semel_policy *
         semel__object_text(&o, "set_by_file", by->file);
         semel__object_time(&o, "set_by_at", by->at_us);
     }
+    if (note != NULL)
+        semel__object_text(&o, "note", semel__str(note));
     o.buf.failed |= settings.failed;
     semel__json_end(buf, &o);
     semel__buf_done(&settings);

@@ -375,7 +375,9 @@ void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_command_kind kind
 void semel__ops_json_selection(struct semel_buf *buf, const struct semel_selection *now, const struct semel_bulk *bulk,
                                const char *store_option);
 void semel__ops_json_consumers(struct semel_buf *buf, const struct semel_consumer_line *lines, size_t n);
-void semel__ops_json_consumer(struct semel_buf *buf, const struct semel_policy *policy, const struct semel_set_by *by);
+/* `by` and `note` may be NULL. */
+void semel__ops_json_consumer(struct semel_buf *buf, const struct semel_policy *policy, const struct semel_set_by *by,
+                              const char *note);
 /* "semel inbox retry --resume 7": how to go on with a selection. */
 void semel__ops_put_resume(struct semel_buf *buf, const struct semel_selection *selection, const char *store_option);
 

@@ -158,6 +158,15 @@ def test_settings_of_a_consumer_are_changed_as_by_the_command_line(store, api):
     api.send("PATCH", "/v1/consumers/books/settings?force=true", {"retry_max": 3}, 400)
 
 
+# A3 P75
+def test_versions_over_keys_that_exist_have_a_note(api):
+    assert "note" not in api.send("PATCH", "/v1/consumers/orders/settings", {"order": "arrival"})
+    assert api.semel("send", "-c", "orders", "--id", "a", "--order-key", "k", "x").code == 0
+    now = api.send("PATCH", "/v1/consumers/orders/settings", {"order": "version"})
+    assert now["note"] == 'order keys exist already: is first_version "any" right for them?', now
+    assert "note" not in api.send("PATCH", "/v1/consumers/orders/settings", {"first_version": "any"})
+
+
 def test_pages_follow_each_other(store, api):
     add_many(store, 25)
     seen, path = [], "/v1/inbox?status=dead&limit=10&error=bank%20is"

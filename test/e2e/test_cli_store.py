@@ -367,6 +367,9 @@ def test_versions_over_keys_that_exist_make_think_of_the_first_version(store):
     assert put.code == 0 and 'note: order keys exist already: is first_version "any" right for them?' in put.out, put
     put = store.semel("consumer", "set", "orders", '{"first_version": "any"}')
     assert put.code == 0 and "note:" not in put.out, put
+    put = store.semel("consumer", "set", "orders", '{"first_version": 1}', "--json")
+    assert put.json["note"] == 'order keys exist already: is first_version "any" right for them?', put
+    assert "note" not in store.semel("consumer", "show", "orders", "--json").json
 
 
 # A3 I24 P75

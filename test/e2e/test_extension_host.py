@@ -239,6 +239,37 @@ def test_nothing_is_called_that_the_oldest_host_does_not_have():
         assert not used & too_new, file
 
 
+LISTEN = """
+import ctypes, sys
+lib = ctypes.CDLL("libsqlite3.so.0")
+lib.sqlite3_errmsg.restype = ctypes.c_char_p
+lines = []
+log = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)(lambda _, code, line: lines.append(line))
+assert lib.sqlite3_config(16, log, None) == 0  # SQLITE_CONFIG_LOG
+db = ctypes.c_void_p()
+assert lib.sqlite3_open(b":memory:", ctypes.byref(db)) == 0
+assert lib.sqlite3_enable_load_extension(db, 1) == 0
+assert lib.sqlite3_load_extension(db, sys.argv[1].encode(), None, None) == 0
+for sql in sys.argv[2:]:
+    lines.clear()
+    assert lib.sqlite3_exec(db, sql.encode(), None, None, None) == 0, lib.sqlite3_errmsg(db)
+    print([line.decode() for line in lines if line.startswith(b"semel")])
+"""
+
+
+# A3 P75: SQLite has no NOTICE; its error log is where a host learns such things.
+def test_versions_over_keys_that_exist_leave_a_line_in_the_log_of_sqlite(extension):
+    steps = ["SELECT semel_migrate(); BEGIN IMMEDIATE; SELECT semel_consumer('o', '{\"order\": \"arrival\"}');"
+             "SELECT * FROM semel_inbox_put('o', 'a') WHERE payload = '{}' AND order_key = 'k'; COMMIT;",
+             "BEGIN IMMEDIATE; SELECT semel_consumer('o', '{\"order\": \"version\"}'); COMMIT;",
+             "SELECT semel_consumer('o');",
+             "BEGIN IMMEDIATE; SELECT semel_consumer('o', '{\"first_version\": \"any\"}'); COMMIT;"]
+    done = subprocess.run([sys.executable, "-c", LISTEN, extension, *steps], capture_output=True, text=True, timeout=60,
+                          check=False)
+    note = ['semel_consumer: order keys exist already: is first_version "any" right for them?']
+    assert (done.returncode, done.stdout.splitlines()) == (0, [str(x) for x in ([], note, [], [])]), done
+
+
 def test_one_symbol_is_visible_and_no_sqlite_is_brought_along(extension):
     defined = subprocess.run(["nm", "-D", "--defined-only", extension + ".so"], capture_output=True, text=True,
                              check=True).stdout

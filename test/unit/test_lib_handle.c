@@ -245,6 +245,29 @@ static void everything_at_its_bound_is_accepted(void **state)
 
 /* ---- consumers and time ------------------------------------------------------------------------------- */
 
+/* A3 P75 */
+static void versions_over_keys_that_exist_leave_a_hint(void **state)
+{
+    struct handle *d = *state;
+    struct semel_msg m = mail("a", "x");
+    struct semel_str settings;
+    m.order_key = semel_str("k");
+    assert_null(semel_hint(NULL));
+    set(d, "{\"order\": \"arrival\"}");
+    assert_null(semel_hint(d->s));
+    assert_fine(d, semel_inbox_put(d->s, &m, &d->v, &d->err));
+    set(d, "{\"order\": \"version\"}");
+    assert_string_equal(semel_hint(d->s), "order keys exist already: is first_version \"any\" right for them?");
+    assert_fine(d, semel_consumer_get(d->s, "c", &settings, &d->err));
+    assert_null(semel_hint(d->s)); /* of another call */
+    set(d, "{\"first_version\": \"any\"}");
+    assert_null(semel_hint(d->s));
+    set(d, "{\"first_version\": 1}");
+    assert_non_null(semel_hint(d->s));
+    assert_refused(d, semel_consumer_set(d->s, "c", "{\"retry_mx\": 3}", &d->err), SEMEL_INVALID, "retry_mx");
+    assert_null(semel_hint(d->s));
+}
+
 static void settings_are_checked_stored_and_shown(void **state)
 {
     struct handle *d = *state;
@@ -462,6 +485,7 @@ int main(void)
         ON_OWN(broken_handle_answers_closed),
         ON_OWN(wrong_fields_are_named),
         ON_OWN(everything_at_its_bound_is_accepted),
+        ON_BOTH(versions_over_keys_that_exist_leave_a_hint),
         ON_BOTH(settings_are_checked_stored_and_shown),
         ON_BOTH(tick_decides_gaps_that_timed_out),
         ON_OWN(tick_leaves_to_the_workers_what_may_run),
