@@ -298,10 +298,10 @@ static void happen_in_sql(struct engine *engine)
         differ(engine->finding, "the connection cannot be closed: %s", sqlite3_errmsg(client->conn));
 }
 
-static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 77,
+static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 80,
                                                   [ABSENT_BATCH] = 5,
                                                   [ABSENT_DEFECT] = 5,
-                                                  [ABSENT_POSITION] = 5,
+                                                  [ABSENT_POSITION] = 7,
                                                   [ABSENT_OUTCOME] = 1,
                                                   [ABSENT_EVIDENCE] = 9,
                                                   [ABSENT_TOGETHER] = 2}};

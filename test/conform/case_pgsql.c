@@ -358,10 +358,10 @@ static void happen_in_sql(struct engine *engine)
     PQfinish(client->conn);
 }
 
-static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 77,
+static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 80,
                                                   [ABSENT_BATCH] = 5,
                                                   [ABSENT_DEFECT] = 5,
-                                                  [ABSENT_POSITION] = 5,
+                                                  [ABSENT_POSITION] = 7,
                                                   [ABSENT_OUTCOME] = 1,
                                                   [ABSENT_TOGETHER] = 2}};
 

@@ -41,6 +41,11 @@ static void stand(struct semel_key *key, enum semel_row_status state, int64_t ar
     key->head_version = version;
 }
 
+static bool is_waiter(int64_t other)
+{
+    return other != UNSAID && other % 16 == OTHER_WAITER;
+}
+
 static void find_key(struct rules *rules)
 {
     const struct case_given *given = &rules->kase->given;
@@ -53,14 +58,15 @@ static void find_key(struct rules *rules)
                                     .head_version = SEMEL_NONE};
     case_skipped(given->skipped, rules->skipped, &rules->key.n_skipped);
     if (given->ahead != UNSAID)
-        stand(&rules->key, given->ahead % 16 == OTHER_WAITER ? SEMEL_STATE_STALE : OTHER_STATE(given->ahead),
-              ARRIVAL_AHEAD, OTHER_VERSION(given->ahead));
+        stand(&rules->key, is_waiter(given->ahead) ? SEMEL_STATE_STALE : OTHER_STATE(given->ahead), ARRIVAL_AHEAD,
+              OTHER_VERSION(given->ahead));
     for (int64_t i = 0; given->parked != UNSAID && i < given->parked; i++, rules->key.parked++)
         stand(&rules->key, SEMEL_STATE_WAITING, ARRIVAL_PARKED + i, rules->key.by_version ? 1000 + i : SEMEL_NONE);
     if (case_has_row(rules->kase) && semel__progress_in_order(&rules->row.progress))
         stand(&rules->key, rules->row.progress.state, ARRIVAL_M, rules->row.version);
     if (given->behind != UNSAID)
-        stand(&rules->key, OTHER_STATE(given->behind), ARRIVAL_BEHIND, OTHER_VERSION(given->behind));
+        stand(&rules->key, is_waiter(given->behind) ? SEMEL_STATE_STALE : OTHER_STATE(given->behind), ARRIVAL_BEHIND,
+              OTHER_VERSION(given->behind));
 }
 
 static enum semel_intent intent_of(const struct rules *rules)
@@ -95,7 +101,8 @@ static void find_facts(struct rules *rules)
         .intent_full = given->behind_wants == 1 && rules->policy.parked_key_max == 1,
         .key = ordered ? &rules->key : NULL,
         .large = given->large != UNSAID ? given->large : 0,
-        .route_parked = rules->key.parked + (given->parked_elsewhere != UNSAID ? given->parked_elsewhere : 0),
+        .route_parked = rules->key.parked + (given->parked_elsewhere != UNSAID ? given->parked_elsewhere : 0) +
+                        is_waiter(given->ahead) + is_waiter(given->behind),
     };
 }
 
