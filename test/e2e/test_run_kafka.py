@@ -7,7 +7,7 @@ import pytest
 import scenes
 from daemon import Daemon, thread_sanitizer
 from kafka import Server, kafka  # noqa: F401
-from listen import Other
+from listen import OTHER_TOKEN, Listen, Other
 from pg import pg_server  # noqa: F401
 from scenes import books  # noqa: F401
 
@@ -114,6 +114,16 @@ def test_a_statement_emits_events_with_its_effect(tmp_path, books, topic):
     assert sorted(events) == sorted((body["k"], str(body["n"])) for _, body in items)  # and none of the bad one
 
 
+def pull_all(daemon, pull, n):
+    """Takes and settles that many messages; {id: what the puller was given}."""
+    taken = {}
+    while len(taken) < n:
+        for one in daemon.until(lambda: pull.post(b"", "/work/take", OTHER_TOKEN)[1], "a message to pull", 90):
+            assert pull.post({"token": one["token"], "result": "done"}, "/work/settle", OTHER_TOKEN)[0] == 200
+            taken[one["id"]] = one
+    return taken
+
+
 def test_a_tombstone_is_content_and_handlers_can_tell_it(tmp_path, books, topic):
     # A4, P76, I4
     if thread_sanitizer():
@@ -126,20 +136,26 @@ def test_a_tombstone_is_content_and_handlers_can_tell_it(tmp_path, books, topic)
     statement = {"sql": "INSERT INTO ledger (id, k, n) VALUES ($1, coalesce($2, 'none'), length($3))"}
     with Other(lambda call: (200, b"")) as other:
         made = scenes.settings(books, topic, do=statement, values=["id", "optional:header:semel_tombstone", "body"])
+        pull = Listen()
+        others = {"http": {"http": other.url}, "exec": {"exec": [str(program)]},
+                  "pull": {"pull": f"127.0.0.1:{pull.port}", "path": "/work", "token": "${OTHER_TOKEN}"}}
         made["routes"] |= {name: {**scenes.outside(books, topic, do)["routes"]["books"],
                                   "from": topic.settings(group=f"{name}-{topic.name}")}
-                           for name, do in {"http": {"http": other.url}, "exec": {"exec": [str(program)]}}.items()}
+                           for name, do in others.items()}
         topic.server.send(topic.name, [(0, "k", None, {"id": "stone"}), (0, "k", "", {"id": "empty"}),
                                        (0, "k", "", {"id": "forged", "Semel_Tombstone": "true"})])
         with Daemon(tmp_path, made) as daemon:
             daemon.ready()
-            daemon.until(lambda: all(books.states(name) == {"completed": 3} for name in ["books", "http", "exec"]),
-                         "three messages on three routes", 90)
+            pulled = pull_all(daemon, pull, 3)
+            daemon.until(lambda: all(books.states(name) == {"completed": 3} for name in ["books", *others]),
+                         "three messages on four routes", 90)
         told = {call["headers"]["Semel-Message-Id"]: (call["headers"].get("Semel-Tombstone"), call["body"])
                 for call in other.calls}
     assert sorted(books.rows()) == [("empty", "none", 0), ("forged", "none", 0), ("stone", "true", 0)]
     assert told == {"stone": ("true", b""), "empty": (None, b""), "forged": (None, b"")}
     assert sorted(calls.read_text().split("\n"))[1:] == ["empty none 0", "forged none 0", "stone true 0"]
+    assert {id: (one["headers"].get("semel_tombstone"), one["payload_base64"]) for id, one in pulled.items()} == {
+        "stone": ("true", ""), "empty": (None, ""), "forged": (None, "")}
 
 
 def test_three_processes_and_one_is_killed_every_few_seconds(tmp_path, books, kafka):  # noqa: F811
