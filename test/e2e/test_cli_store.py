@@ -105,6 +105,33 @@ def test_ulids_that_are_in_use_stay_so_after_a_migration(nowhere):
     assert nowhere.semel("consumer", "show", "old", "--json").json["settings"]["timed_ids"] is True
 
 
+# A6 A9 P78
+def test_business_keys_of_what_never_started_become_wishes_by_a_migration(nowhere):
+    printed, later = (run("migrate", "--print", "--from", n).out for n in (0, 4))
+    rows = [(status, attempts) for status in ("waiting", "quarantined", "dead", "failed") for attempts in (0, 1)]
+    rows += [("completed", 1), ("unknown", 1), ("rejected", 0), ("prevented", 0)]
+    with sqlite3.connect(nowhere.path) as db:
+        db.executescript(printed[: -len(later)])
+        for status, attempts in rows:
+            id_ = f"{status}-{attempts}"
+            db.execute("INSERT INTO semel_inbox (consumer, source, message_id, status, attempts, received_at, "
+                       "updated_at, processed_at) VALUES ('c', 's', ?, ?, ?, 0, 0, 0)", (id_, status, attempts))
+            db.execute("INSERT INTO semel_business_key (consumer, business_key, source, message_id, taken_at, "
+                       "expires_at) VALUES ('c', ?, 's', ?, 0, 9)", (f"key of {id_}", id_))
+        db.execute("INSERT INTO semel_business_key (consumer, business_key, source, message_id, taken_at, "
+                   "expires_at) VALUES ('c', 'purged', 's', 'gone', 0, 9)")
+    assert nowhere.semel("migrate").code == 0
+    wants = ["dead-0", "failed-0", "quarantined-0", "waiting-0"]
+    assert nowhere.sql("SELECT consumer, business_key, source, message_id FROM semel_business_want ORDER BY 4") == [
+        ("c", f"key of {id_}", "s", id_) for id_ in wants]
+    # The others keep theirs, and those that are unfinished for as long as they are.
+    kept = dict(nowhere.sql("SELECT message_id, expires_at FROM semel_business_key"))
+    ids = {f"{status}-{attempts}" for status, attempts in rows}
+    assert kept.keys() == ids - set(wants) | {"gone"}
+    assert {id_ for id_, expires in kept.items() if expires is None} == {
+        "waiting-1", "dead-1", "failed-1", "unknown-1"}
+
+
 @pytest.mark.parametrize("args, said", [
     (["--print", "--from", NEWEST + 1], f"it must be a whole number from 0 to {NEWEST}"),
     (["--print", "--from", "x"], "it must be a whole number"),

@@ -480,6 +480,14 @@ def test_message_without_an_id_is_quarantined_and_never_runs(db):
     assert count(db, "ledger") == 0
 
 
+# A9 P78
+def test_message_without_an_id_remembers_its_business_key(db):
+    assert handle(db, None, business_key="inv-7") == ("ack", "no_id")
+    assert db.execute("SELECT business_key, message_id LIKE 'sha256:%' FROM semel_business_want").fetchall() == [
+        ("inv-7", 1)]
+    assert count(db, "semel_business_key") == 0
+
+
 def test_number_is_the_id_of_its_digits(db):
     assert handle(db, 42) == ("run", "new")
     assert handle(db, "42") == ("ack", "duplicate")

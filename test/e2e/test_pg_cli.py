@@ -319,6 +319,22 @@ def test_status_shows_consumers_the_server_and_what_needs_a_person(pg):
     assert data["postgres"].startswith("PostgreSQL")
 
 
+# A7 P79
+def test_status_tells_of_sequences_that_began_anew(pg):
+    for id_ in ("m1", "m2"):
+        pg.semel("send", "-c", "billing", "--id", id_, "x")
+    told = "without its sequences"
+    assert told not in pg.semel("status").out and told not in pg.semel("status", "--json").json["postgres"]
+    pg.sql("ALTER SEQUENCE semel.arrival RESTART")  # as a dump of the data alone leaves it
+    assert pg.semel("send", "-c", "billing", "--id", "m3", "x").code == 0
+    assert pg.sql("SELECT message_id FROM semel.inbox ORDER BY arrival") == [("m1",), ("m2",), ("m3",)]
+    assert pg.sql("SELECT count(*) - count(DISTINCT arrival) FROM semel.inbox") == [("0",)]
+    assert f"{told} (arrival" in pg.semel("status").out
+    assert f"{told} (arrival" in pg.semel("status", "--json").json["postgres"]
+    pg.sql("UPDATE semel.restart SET noticed_at = noticed_at - interval '1 year'")  # it is told for a while only
+    assert told not in pg.semel("status").out
+
+
 def test_settings_of_consumers_are_kept_and_refused_alike(pg):
     assert pg.semel("consumer", "set", "billing", '{"retry_max": 3}').code == 0
     assert json.loads(pg.sql("SELECT settings FROM semel.consumer")[0][0]) == {"retry_max": 3}

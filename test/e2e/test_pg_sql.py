@@ -768,6 +768,33 @@ def test_message_without_an_id_is_quarantined_and_never_runs(db):
     assert count(db, "ledger") == 0
 
 
+# A9 P78
+def test_message_without_an_id_remembers_its_business_key_and_takes_it_when_it_starts(shop, db):  # noqa: F811
+    def retry():
+        id_ = committed(db, "SELECT message_id FROM semel.inbox WHERE error_class = 'no_id'")[0][0]
+        return shop.semel("inbox", "retry", id_, "-c", "billing", "--force", "--reason", "it is payment 7")
+
+    keys = "SELECT business_key, message_id ~ '^sha256:' FROM semel.business_key"
+    wants = "SELECT business_key FROM semel.business_want WHERE message_id ~ '^sha256:'"
+    assert handle(db, None, business_key="inv-7") == ("ack", "no_id")
+    assert committed(db, wants) == [("inv-7",)] and committed(db, keys) == []
+    begin(db, "id-1", payload="{}", business_key="inv-7")
+    fail(db, "id-1", "permanent", payload="{}", business_key="inv-7")
+    db.commit()
+    said = retry()
+    assert said.code != 0 and "has its business key" in said.err, said
+    assert committed(db, "SELECT status FROM semel.inbox WHERE message_id ~ '^sha256:'") == [("quarantined",)]
+    assert shop.semel("inbox", "discard", "id-1", "-c", "billing", "--reason", "x").code == 0
+    assert committed(db, keys) == []
+    said = retry()
+    assert said.code == 0, said
+    assert committed(db, wants) == [("inv-7",)] and committed(db, keys) == []  # its start takes it
+    taken = call(db, "inbox_take", consumer="billing")
+    db.commit()
+    assert len(taken) == 1 and committed(db, keys) == [("inv-7", True)] and committed(db, wants) == []
+    assert handle(db, "id-2", business_key="inv-7") == ("ack", "business_duplicate")
+
+
 # A4 P76, I4
 @pytest.mark.parametrize("order", ["none", "arrival"])
 def test_failure_without_a_payload_is_left_to_the_broker_which_brings_it(db, order):
@@ -996,6 +1023,44 @@ def test_a_keyed_effect_and_the_sources_are_kept_while_rows_depend_on_them(db):
     consumer(db, "c", one_source=None)
     not_set(db, "one_source cannot go from false to true", one_source=True)
     consumer(db, "c", keep_payload="always")
+
+
+# A3 P75
+def test_question_about_the_first_version_is_asked_only_where_order_keys_exist(db):
+    def asked(**settings):
+        db.notices.clear()
+        consumer(db, "c", **settings)
+        return any('order keys exist already: is first_version "any" right for them?' in said for said in db.notices)
+
+    assert not asked(order="version")  # no key exists
+    consumer(db, "c", order="none")
+    committed(db, "INSERT INTO semel.order_key (consumer, order_key, last_version) VALUES ('other', 'k', 3)")
+    assert not asked(order="version")  # nor one of this consumer
+    consumer(db, "c", order="none")
+    committed(db, "INSERT INTO semel.order_key (consumer, order_key) VALUES ('c', 'k')")
+    assert not asked(order="arrival") and asked(order="version")
+    assert not asked(retry_max=3) and not asked(order="version")  # nothing of it changes
+    assert not asked(first_version="any") and asked(first_version=2)
+    consumer(db, "c", order="none", first_version=None)
+    assert not asked(order="version", first_version="any")
+
+
+# A6 P78
+def test_waiters_for_a_business_key_count_for_the_consumer(db):
+    consumer(db, "billing", parked_consumer_max=1, order="arrival", retry_first="1h", retry_ceiling="1h")
+    for id_, key in (("a1", "a"), ("b1", "b")):
+        begin(db, id_, payload="{}", business_key=key, order_key=key)
+        assert fail(db, id_, "transient", payload="{}", business_key=key, order_key=key)["act"] == "ack"
+        db.commit()
+    assert handle(db, "a2", business_key="a", order_key="x") == ("ack", "business_duplicate")
+    assert committed(db, "SELECT status FROM semel.inbox WHERE message_id = 'a2'") == [("waiting",)]
+    assert handle(db, "b2", business_key="b", order_key="y") == ("later", "business_duplicate")
+    assert handle(db, "b3", order_key="b") == ("later", "blocked")
+    assert count(db) == 3
+    consumer(db, "billing", parked_consumer_max=3)
+    assert handle(db, "b2", business_key="b", order_key="y") == ("ack", "business_duplicate")
+    assert handle(db, "b3", order_key="b") == ("ack", "blocked")
+    assert count(db) == 5
 
 
 # A6: counted from the end of its holder

@@ -306,3 +306,26 @@ def test_transaction_of_many_messages_leaves_the_lock_table_to_the_others(shop, 
     db.commit()
     assert count(db) == n
     other.close()
+
+
+# ---- the cut -------------------------------------------------------------------------------------------
+
+def stop_clock(database, at):
+    committed(database, "CREATE OR REPLACE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
+                        f"$$ SELECT '{at}'::timestamptz $$")
+
+
+# A11 I18
+def test_purge_cuts_at_the_full_minute(db):  # noqa: F811
+    consumer(db, "billing", retention="1h")
+    stop_clock(db, "2026-03-01 10:30:20+00")
+    handle(db, "a")
+    call(db, "inbox_begin", consumer="billing", message_id="b", payload="{}",
+         message_time="2026-03-01 10:30:20+00")
+    ask(db, "SELECT semel.inbox_done('billing', 'b')")
+    db.commit()
+    for at, left in (("11:30:59.999999", 2), ("11:31:00", 0)):
+        stop_clock(db, f"2026-03-01 {at}+00")
+        committed(db, "SELECT semel.tick()")
+        assert count(db) == left, at
+    assert committed(db, "SELECT watermark = '2026-03-01 10:30:20.000001+00' FROM semel.watermark") == [(True,)]

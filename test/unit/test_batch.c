@@ -520,6 +520,32 @@ static void giant_stays_with_its_broker_and_hinders_nobody(void **state)
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
 }
 
+static struct semel__msg intending(const char *id, const char *payload, const char *business)
+{
+    struct semel__msg m = msg(id, payload);
+    m.business[0] = semel__str(business);
+    m.n_business = 1;
+    return m;
+}
+
+/* A6 P78: what waits for a business key takes room of the consumer, from the next one in its batch too. */
+static void waiters_of_a_batch_count_for_the_consumer(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg holders[] = {intending("a1", "fail", "a"), intending("b1", "fail", "b")};
+    struct semel__msg waiters[] = {intending("a2", "ok", "a"), intending("b2", "ok", "b")};
+
+    e->policy.parked_consumer_max = 1;
+    process(e, holders, COUNT(holders));
+    process(e, waiters, COUNT(waiters));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
+    process_one(e, waiters[1]); /* and from one that comes later */
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 2);
+}
+
 static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
 {
     struct engine *e = *state;
@@ -676,6 +702,7 @@ int main(int argc, char **argv)
         ON_EACH(what_is_too_large_is_not_called_unreadable),
         ON_EACH(giant_stays_with_its_broker_and_hinders_nobody),
         ON_EACH(giant_is_not_overtaken_in_its_batch),
+        ON_EACH(waiters_of_a_batch_count_for_the_consumer),
         ON_EACH(unfit_keys_are_kept_dead_and_unfit_extras_are_dropped),
         ON_EACH(damaged_row_is_later_with_an_alert_and_the_others_go_on),
         ON_EACH(payload_that_is_never_kept_stays_with_the_broker_until_it_is_done),

@@ -380,6 +380,22 @@ static void purge_takes_old_final_rows_only(void **state)
     assert_int_equal(attempts_of(e, "dead"), 1);
 }
 
+/* I18: what ended a retention ago stays until the minute is over in which it ended. */
+static void purge_cuts_at_the_full_minute(void **state)
+{
+    struct engine *e = *state;
+    const int64_t into_us = e->now_us % MINUTE_US;
+
+    assert_true(into_us > SECOND_US);
+    e->policy.retention_us = HOUR_US;
+    process_one(e, msg("a", "ok"));
+    e->now_us += HOUR_US + MINUTE_US - into_us - 1;
+    assert_int_equal(purge(e, 100), 0);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    e->now_us += 1;
+    assert_int_equal(purge(e, 100), 1);
+}
+
 /* A11 I18: a new consumer of an old topic runs everything, a slow partition too: the watermark never passes what was
  * really purged. */
 static void slow_partition_of_an_old_topic_runs_everything(void **state)
@@ -622,6 +638,7 @@ int main(int argc, char **argv)
         ON_EACH(purged_message_that_comes_back_is_too_old),
         ON_EACH(watermark_stands_even_when_the_delete_fails),
         ON_EACH(purge_takes_old_final_rows_only),
+        ON_EACH(purge_cuts_at_the_full_minute),
         ON_EACH(slow_partition_of_an_old_topic_runs_everything),
         ON_EACH(purge_is_bounded),
         ON_EACH(purge_looks_at_ten_times_as_many_rows_as_it_may_delete),
