@@ -642,8 +642,9 @@ static bool is_sound(const struct conf_node *route, const char *name)
  * several settings is not: one of them may be the mistake. */
 static void check_partly(const struct look *l)
 {
-    const bool from = is_sound(l->node, "from"), values = semel__conf_sound(l->node, "values");
-    const struct semel_listen_options *listen = l->route->from.kind != NULL ? semel__route_listens(l->route) : NULL;
+    const bool known = l->route->from.kind != NULL, from = known && is_sound(l->node, "from");
+    const bool values = semel__conf_sound(l->node, "values");
+    const struct semel_listen_options *listen = known ? semel__route_listens(l->route) : NULL;
     struct conf_check check;
     semel__conf_check_init(&check, l->r, l->route, l->node, "from");
     if (from)

@@ -115,7 +115,7 @@ static size_t descriptors_of_loop(const struct semel_conf *conf)
     size_t loops = 0;
     for (size_t i = 0; i < conf->n_gateways; i++)
         loops += (size_t)conf->gateways[i].threads;
-    return semel__descriptors_max() / 8 * 3 / loops;
+    return semel__descriptors_max() / 8 * 3 / (loops > 0 ? loops : 1);
 }
 
 /* As the gateway wants them; lists are in the arena. false: no memory. */
