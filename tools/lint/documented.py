@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Checks that every public function is in the manual, and nothing else, that links between documents lead somewhere,
-and that the lines of the log that operators are told to look for are those of the program."""
+that the lines of the log that operators are told to look for are those of the program, and that the files and
+functions that a page of docs sends its readers to are in src."""
 import re
 
 import common
@@ -14,6 +15,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 SENTENCE = re.compile(r"(?:[^.`]|`[^`]*`|\.(?!\s))+")
 LOG = re.compile(r"(?<!audit )(?<!server's )\b(?:log|logs|logged)\b(?!\.)")
 QUOTED = re.compile(r"`((?!semel |curl |psql |journalctl |systemctl )[a-z_]+(?: [^`\s]+){2,})`")
+# `room/file.c`, and the function or table of it that stands right behind.
+PLACE = re.compile(r"`((?:[a-z]+)/[a-z_0-9]+\.[ch])`(?:\s`([a-z_0-9]+)`)?")
 LITERAL = r'"((?:[^"\\\n]|\\.)*)"'
 
 
@@ -78,12 +81,25 @@ def check_log_texts(root, report):
                         report.add(page, line, f"quotes `{quoted[1]}` of the log; no text in src is like that")
 
 
+def check_places(root, report):
+    for page in sorted((root / "docs").glob("*.md")):
+        text = common.read(page)
+        for match in PLACE.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            path = next((top / match[1] for top in (root / "src", root, root / "include") if (top / match[1]).is_file()), None)
+            if path is None:
+                report.add(page, line, f"sends readers to {match[1]}, which is not there; correct it")
+            elif match[2] and not re.search(rf"^[a-z].*\b{match[2]}\b", common.read(path), re.MULTILINE):
+                report.add(page, line, f"sends readers to {match[2]} in {match[1]}; it is not there")
+
+
 def main():
     root = common.parse_root(__doc__)
     report = common.Report(root)
     check_manual(root, report)
     check_links(root, report)
     check_log_texts(root, report)
+    check_places(root, report)
     report.exit()
 
 

@@ -92,6 +92,8 @@ BAD = [
     ("documented", "docs/x.md", "see [here](gone.md)\n", "links to gone.md"),
     ("documented", "docs/x.md", "see [here](requirements.md#gone)\n", "no such heading"),
     ("documented", "docs/runbooks/x.md", "The log has `nobody ever says this`.\n", "quotes `nobody ever says this`"),
+    ("documented", "docs/x.md", "open `core/gone.c`\n", "sends readers to core/gone.c"),
+    ("documented", "docs/x.md", "open `core/note.c` `gone`\n", "sends readers to gone in core/note.c"),
     ("released", "sql/sqlite/001_inbox.sql", "SELECT 1;\n", "was released with 0.1.0: add the next number instead"),
     ("released", "sql/released/0.1.0.sums", "00  sql/sqlite/000_gone.sql\n", "sql/sqlite/000_gone.sql was released"),
     ("format", "src/core/x.c", c("int  x;\n"), "src/core/x.c"),
