@@ -107,6 +107,7 @@ struct semel_event {
     struct semel_str headers;     /* the text of a JSON object */
     struct semel_str destination; /* not given: the relay's rule decides */
     struct semel_str traceparent;
+    bool lock; /* lock the aggregate before its number is drawn, until the transaction ends: semel_outbox_put */
 };
 SEMEL_API void semel_event_init(struct semel_event *event);
 
@@ -307,7 +308,11 @@ SEMEL_API enum semel_forward semel_machine_move(const struct semel_machine *mach
 /* ---- the outbox ---------------------------------------------------------------------------------- */
 
 #define SEMEL_EVENT_ID_SIZE 37
-/* Puts an event into the outbox; it leaves only if the transaction commits. Works inside a handler too. */
+/* Puts an event into the outbox; it leaves only if the transaction commits. Works inside a handler too.
+ * `lock`: the events of the aggregate leave in the order of their commits, although its writers hold no lock of their
+ * own. On PostgreSQL it waits for another transaction that has the lock (RETRY: a deadlock, or your lock_timeout), and
+ * INVALID is for more than 1,000 aggregates per transaction; nothing was put then. SQLite has one writer and needs no
+ * lock. */
 SEMEL_API semel_status semel_outbox_put(struct semel *s, const struct semel_event *event,
                                         char ret_id[SEMEL_EVENT_ID_SIZE], struct semel_error *err);
 

@@ -229,6 +229,7 @@ struct semel_scan {
 /* An event for the outbox (I21). All members are input; without an id the store makes a UUIDv7. */
 struct semel__event {
     struct semel_str id, aggregatetype, aggregateid, type, payload, headers, destination, traceparent;
+    bool lock; /* the aggregate, before the number is drawn; INVALID: too many are locked */
 };
 
 /* A line of the audit log: who did what to which row, and why. */

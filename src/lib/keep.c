@@ -102,7 +102,8 @@ static semel_status take_event(const struct semel_event *event, struct semel__ev
 {
     if (event == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "event is NULL");
-    semel_status status = semel__check_size("event", event->size, sizeof *event, err);
+    /* what was added later may be missing */
+    semel_status status = semel__check_size("event", event->size, offsetof(struct semel_event, lock), err);
     if (status != SEMEL_OK)
         return status;
     *ret = (struct semel__event){.id = event->id,
@@ -113,6 +114,7 @@ static semel_status take_event(const struct semel_event *event, struct semel__ev
                                  .headers = event->headers,
                                  .destination = event->destination,
                                  .traceparent = event->traceparent};
+    ret->lock = event->size > offsetof(struct semel_event, lock) && event->lock;
     const struct semel_str strs[] = {ret->id,      ret->aggregatetype, ret->aggregateid, ret->type,
                                      ret->payload, ret->destination,   ret->traceparent};
     for (size_t i = 0; status == SEMEL_OK && i < sizeof strs / sizeof strs[0]; i++)

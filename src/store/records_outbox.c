@@ -25,10 +25,31 @@ static const struct sql_field written_fields[] = {
     SQL_FIELD(struct written, event.traceparent, traceparent),
 };
 
+static const struct sql_field changes[] = {{.name = SQL_NAME_changes, .size = sizeof(int64_t)}};
+
+/* Counts with the locks that the SQL function takes in the same transaction: both have one bound. */
+static semel_status lock_aggregate(struct sql *db, const struct semel__event *event, struct semel_error *err)
+{
+    static const struct sql_field names[] = {
+        SQL_FIELD(struct semel__event, aggregatetype, aggregatetype),
+        SQL_FIELD(struct semel__event, aggregateid, aggregateid),
+    };
+    int64_t locked = 0;
+    struct sql_into into = {SQL_FIELDS(changes), .items = &locked, .size = sizeof locked};
+    if (!semel__db_needs(db, SQL_outbox_lock))
+        return SEMEL_OK;
+    semel_status status = semel__db_do(db, "locking an aggregate", SQL_outbox_lock, SQL_ONE(names, event), NULL,
+                                       semel__db_read_item, &into, err);
+    if (status == SEMEL_OK && locked == 0)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                             "outbox: lock for more than 1000 aggregates in one transaction; commit more often, or "
+                             "lock the rows of the aggregates yourself");
+    return status;
+}
+
 semel_status semel__record_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                       char ret_id[37], struct semel_error *err)
 {
-    static const struct sql_field changes[] = {{.name = SQL_NAME_changes, .size = sizeof(int64_t)}};
     struct sql *db = semel__db_of(store);
     char id[SEMEL_UUID_TEXT] = "";
     int64_t added = 0;
@@ -39,8 +60,10 @@ semel_status semel__record_outbox_put(struct semel_store *store, const struct se
         id[i] = (char)tolower((unsigned char)event->id.p[i]);
 
     const struct written written = {*event, semel__str(id), now_us};
-    semel_status status = semel__db_do(db, "adding to the outbox", SQL_outbox_put, SQL_ONE(written_fields, &written),
-                                       NULL, semel__db_read_item, &into, err);
+    semel_status status = event->lock ? lock_aggregate(db, event, err) : SEMEL_OK;
+    if (status == SEMEL_OK)
+        status = semel__db_do(db, "adding to the outbox", SQL_outbox_put, SQL_ONE(written_fields, &written), NULL,
+                              semel__db_read_item, &into, err);
     if (status == SEMEL_OK && added == 0)
         status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                              "outbox: an event with the id %s is there already", id);

@@ -400,6 +400,7 @@ static void event_leaves_only_with_the_commit(void **state)
     e.aggregatetype = semel_str("order");
     e.aggregateid = semel_str("7");
     e.type = semel_str("placed");
+    e.lock = true; /* SQLite needs none */
     sql(d, "BEGIN IMMEDIATE");
     assert_fine(d, semel_outbox_put(d->s, &e, id, &d->err));
     sql(d, "ROLLBACK");

@@ -487,6 +487,81 @@ static void event_leaves_only_with_the_commit(void **state)
     assert_int_equal(ask("SELECT count(*) FROM semel.outbox"), 1);
 }
 
+static struct semel_event event_of(const char *aggregate)
+{
+    struct semel_event event;
+    semel_event_init(&event);
+    event.aggregatetype = semel_str("order");
+    event.aggregateid = semel_str(aggregate);
+    event.type = semel_str("paid");
+    event.lock = true;
+    return event;
+}
+
+static long long numbers_drawn(void)
+{
+    return ask("SELECT last_value FROM semel.outbox_seq_seq");
+}
+
+/* O5 */
+static void event_with_lock_locks_its_aggregate_before_the_number_is_drawn(void **state)
+{
+    struct handle *d = *state, other = {0};
+    struct semel_event event = event_of("1");
+    char conninfo[PG_SERVER_TEXT];
+
+    other.conn = PQconnectdb(pg_server_conninfo(&world_server, "lib", conninfo));
+    sql(&other, "SET lock_timeout = '50ms'");
+    sql(d, "SET lock_timeout = '50ms'; BEGIN");
+    assert_fine(d, semel_outbox_put(d->s, &event, NULL, &d->err));
+    assert_string_equal(sql_try(&other, "SELECT semel.outbox_put('order', '1', 'paid', lock => true)"), "55P03");
+    sql(&other, "SELECT semel.outbox_put('order', '2', 'paid', lock => true)");
+    sql(d, "COMMIT");
+    sql(&other, "BEGIN; SELECT semel.outbox_put('order', '1', 'paid', lock => true)");
+
+    long long drawn = numbers_drawn();
+    sql(d, "BEGIN");
+    assert_int_equal(semel_outbox_put(d->s, &event, NULL, &d->err), SEMEL_RETRY);
+    assert_int_equal(numbers_drawn(), drawn);
+    sql(d, "ROLLBACK; BEGIN");
+    event.size = offsetof(struct semel_event, lock); /* a caller that was compiled before there was a lock */
+    assert_fine(d, semel_outbox_put(d->s, &event, NULL, &d->err));
+    assert_int_equal(numbers_drawn(), drawn + 1);
+    sql(d, "COMMIT");
+    PQfinish(other.conn);
+}
+
+/* P83 */
+static void events_with_lock_from_c_and_sql_have_one_bound_per_transaction(void **state)
+{
+    struct handle *d = *state;
+    char name[16];
+
+    sql(d, "BEGIN; SELECT count(semel.outbox_put('order', i::text, 'paid', lock => true)) "
+           "FROM generate_series(1, 980) AS i");
+    for (int i = 981; i <= 1000; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        struct semel_event event = event_of(name);
+        assert_fine(d, semel_outbox_put(d->s, &event, NULL, &d->err));
+    }
+    struct semel_event event = event_of("1001");
+    assert_int_equal(semel_outbox_put(d->s, &event, NULL, &d->err), SEMEL_INVALID);
+    assert_non_null(strstr(d->err.text, "more than 1000 aggregates"));
+    event.lock = false;
+    assert_fine(d, semel_outbox_put(d->s, &event, NULL, &d->err)); /* nothing was put, and the transaction goes on */
+    assert_string_equal(sql_try(d, "SELECT semel.outbox_put('order', '1002', 'paid', lock => true)"), "22023");
+    sql(d, "ROLLBACK");
+    event.lock = true;
+    assert_fine(d, semel_outbox_put(d->s, &event, NULL, &d->err));
+    assert_int_equal(ask("SELECT count(*) FROM semel.outbox"), 1);
+
+    /* Calls are counted, locks are what is bounded. */
+    sql(d, "BEGIN");
+    for (int i = 0; i < 1010; i++)
+        assert_fine(d, semel_outbox_put(d->s, &event, NULL, &d->err));
+    sql(d, "COMMIT");
+}
+
 /* ---- bad input ------------------------------------------------------------------------------------------ */
 
 static void wrong_calls_are_refused_in_words(void **state)
@@ -534,6 +609,8 @@ int main(void)
         TEST(claim_is_committed_and_finished_under_its_token),
         TEST(late_done_keeps_the_effect_from_being_committed),
         TEST(event_leaves_only_with_the_commit),
+        TEST(event_with_lock_locks_its_aggregate_before_the_number_is_drawn),
+        TEST(events_with_lock_from_c_and_sql_have_one_bound_per_transaction),
         TEST(wrong_calls_are_refused_in_words),
     };
     return cmocka_run_group_tests(tests, start, stop);

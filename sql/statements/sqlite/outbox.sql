@@ -9,3 +9,6 @@ INSERT INTO main.semel_outbox (id, aggregatetype, aggregateid, type, payload, he
 VALUES (:event_id, :aggregatetype, :aggregateid, :type, :payload, coalesce(:headers, '{}'), :destination, :now,
         :traceparent)
 ON CONFLICT (id) DO NOTHING
+
+-- name: outbox_lock
+-- none: the transaction has the write lock
