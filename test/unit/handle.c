@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+const struct handle_db *handle_db;
+
 static int64_t read_clock(void *ctx)
 {
     return ((struct handle *)ctx)->now_us;
@@ -30,10 +32,21 @@ static int finish(struct handle *d, void **state)
     return 0;
 }
 
-static int open_own(void **state, const char *location)
+static int up_elsewhere(void **state, bool wrapped)
 {
     struct handle *d = new_handle();
+    d->wrapped = wrapped;
+    handle_db->up(d);
+    *state = d;
+    return 0;
+}
+
+static int open_own(void **state, const char *location)
+{
     char url[80];
+    if (handle_db != NULL)
+        return up_elsewhere(state, false);
+    struct handle *d = new_handle();
     snprintf(d->path, sizeof d->path, "%s", location);
     snprintf(url, sizeof url, "sqlite:%s", location[0] != '\0' ? location : ":memory:");
     assert_fine(d, semel__handle_open(&d->s, url, SEMEL_CREATE | SEMEL_MIGRATE, &d->options, &d->err));
@@ -56,6 +69,8 @@ int handle_file(void **state)
 
 static int wrap(void **state, unsigned flags)
 {
+    if (handle_db != NULL)
+        return up_elsewhere(state, true);
     struct handle *d = new_handle();
     d->wrapped = true;
     assert_int_equal(sqlite3_open(":memory:", &d->db), SQLITE_OK);
@@ -78,7 +93,9 @@ int handle_down(void **state)
     static const char *const ends[] = {"", "-wal", "-shm"};
     struct handle *d = *state;
     semel_close(d->s);
-    if (d->wrapped)
+    if (handle_db != NULL)
+        handle_db->down(d);
+    else if (d->wrapped)
         assert_int_equal(sqlite3_close(d->db), SQLITE_OK); /* nothing of ours is left on it */
     for (size_t i = 0; d->path[0] != '\0' && i < COUNT(ends); i++) {
         char path[80];
@@ -113,6 +130,8 @@ struct semel_msg keyed(const char *id, const char *order_key, int64_t version)
 
 int sql_try(struct handle *d, const char *text)
 {
+    if (handle_db != NULL)
+        return handle_db->run(d, text);
     int rc = sqlite3_exec(d->db, text, NULL, NULL, NULL);
     return rc == SQLITE_OK ? rc : sqlite3_extended_errcode(d->db);
 }
@@ -120,7 +139,7 @@ int sql_try(struct handle *d, const char *text)
 void sql(struct handle *d, const char *text)
 {
     if (sql_try(d, text) != SQLITE_OK)
-        fail_msg("%s: %s", text, sqlite3_errmsg(d->db));
+        fail_msg("%s: %s", text, handle_db == NULL ? sqlite3_errmsg(d->db) : "it failed");
 }
 
 static sqlite3_stmt *one_row(struct handle *d, const char *text, const char *value)
@@ -135,6 +154,8 @@ static sqlite3_stmt *one_row(struct handle *d, const char *text, const char *val
 
 int64_t sql_int(struct handle *d, const char *text)
 {
+    if (handle_db != NULL)
+        return handle_db->ask(d, text);
     sqlite3_stmt *stmt = one_row(d, text, NULL);
     assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
     int64_t value = sqlite3_column_int64(stmt, 0);
@@ -142,8 +163,29 @@ int64_t sql_int(struct handle *d, const char *text)
     return value;
 }
 
+void assert_commit_refused(struct handle *d)
+{
+    if (handle_db != NULL)
+        assert_true(handle_db->refused(d));
+    else
+        assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+}
+
+int64_t all_keys(struct handle *d)
+{
+    char text[64];
+    snprintf(text, sizeof text, "SELECT count(*) FROM %s", handle_db != NULL ? handle_db->keys : "semel_idempotency");
+    return sql_int(d, text);
+}
+
 void effect(struct handle *d, const char *id)
 {
+    char text[128];
+    if (handle_db != NULL) {
+        snprintf(text, sizeof text, "INSERT INTO effect VALUES ('%s')", id);
+        sql(d, text);
+        return;
+    }
     sqlite3_stmt *stmt = one_row(d, "INSERT INTO effect VALUES (?1)", id);
     assert_int_equal(sqlite3_step(stmt), SQLITE_DONE);
     sqlite3_finalize(stmt);
@@ -151,6 +193,11 @@ void effect(struct handle *d, const char *id)
 
 int64_t effects(struct handle *d, const char *id)
 {
+    char text[128];
+    if (handle_db != NULL) {
+        snprintf(text, sizeof text, "SELECT count(*) FROM effect WHERE id LIKE '%s'", id != NULL ? id : "%");
+        return sql_int(d, text);
+    }
     sqlite3_stmt *stmt = one_row(d, "SELECT count(*) FROM effect WHERE ?1 IS NULL OR id = ?1", id);
     assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
     int64_t n = sqlite3_column_int64(stmt, 0);
@@ -179,6 +226,8 @@ void set(struct handle *d, const char *settings)
 void pass(struct handle *d, int64_t us)
 {
     d->now_us += us;
+    if (handle_db != NULL)
+        handle_db->passed(d, us);
 }
 
 /* ---- in the caller's transaction ----------------------------------------------------------------------- */

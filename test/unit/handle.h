@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * handle.h: a handle of libsemel for its tests, with a connection, a clock that stands still, and a table `effect` for
- * the writes of handlers.
+ * the writes of handlers. On SQLite, unless the program has chosen another database.
  */
 #ifndef SEMEL_TEST_HANDLE_H
 #define SEMEL_TEST_HANDLE_H
@@ -18,8 +18,9 @@
 
 struct handle {
     struct semel *s;
-    sqlite3 *db;   /* the connection of s */
-    bool wrapped;  /* it is ours to close */
+    sqlite3 *db;   /* the connection of s; NULL: it is of another database */
+    void *theirs;  /* the caller's connection to another database */
+    bool wrapped;  /* its connection is ours to close */
     char path[64]; /* "" for :memory: */
     int64_t now_us;
     struct semel_clock clock;
@@ -27,6 +28,18 @@ struct handle {
     struct semel_error err;
     struct semel_verdict v;
 };
+
+/* Another database, for those tests that are about no peculiarity of SQLite. */
+struct handle_db {
+    const char *keys;                              /* the table of idempotency keys */
+    void (*up)(struct handle *d);                  /* opens or, if it is `wrapped`, wraps; there is a table `effect` */
+    void (*down)(struct handle *d);                /* after semel_close */
+    int (*run)(struct handle *d, const char *sql); /* 0, or the code of the failure */
+    int64_t (*ask)(struct handle *d, const char *sql);
+    void (*passed)(struct handle *d, int64_t us); /* for what does not read the clock of the handle */
+    bool (*refused)(struct handle *d);            /* COMMIT is, because of what has no end */
+};
+extern const struct handle_db *handle_db; /* NULL: SQLite */
 
 int handle_own(void **state);     /* semel_open on :memory: */
 int handle_file(void **state);    /* semel_open on a file */
@@ -51,6 +64,8 @@ struct semel_msg keyed(const char *id, const char *order_key, int64_t version);
 int sql_try(struct handle *d, const char *sql); /* the extended result code of the first statement that fails */
 void sql(struct handle *d, const char *text);
 int64_t sql_int(struct handle *d, const char *text);
+void assert_commit_refused(struct handle *d); /* because of what has no end */
+int64_t all_keys(struct handle *d);           /* rows of idempotency keys */
 void effect(struct handle *d, const char *id);
 int64_t effects(struct handle *d, const char *id); /* NULL: of all */
 /* The status of the message of consumer "c"; "absent" when there is none. Valid until the next call. */
