@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_keeper.c: claims and ends of keys in groups, by a keeper whose lanes the test steps itself: what was handed in
+ * before a step is one group. On SQLite and PostgreSQL; the argument is the store.
+ */
+#include "gateway/guard_rig.h"
+
+#define JOBS 7
+#define POISON 3 /* the one that the database refuses */
+
+static struct semel_keeper_desk desk;
+static struct semel_keeper_job jobs[JOBS];
+static char names[JOBS][16];
+static unsigned wakes;
+
+static void count_wake(void *ctx)
+{
+    (void)ctx;
+    wakes++;
+}
+
+static void open_keeper(void)
+{
+    struct semel_error err;
+    assert_int_equal(semel__keeper_new(&keeper, &keeping, &err), SEMEL_OK);
+    for (size_t i = 0; i < semel__keeper_lanes(keeper); i++)
+        assert_int_equal(semel__keeper_open(keeper, i, &err), SEMEL_OK);
+    semel__keeper_desk_init(&desk, keeper, count_wake, NULL);
+    for (size_t i = 0; i < JOBS; i++) {
+        snprintf(names[i], sizeof names[i], "key-%08zu", i);
+        semel__arena_init(&jobs[i].arena, 65536);
+    }
+}
+
+static void close_keeper(void)
+{
+    for (size_t i = 0; i < JOBS; i++)
+        semel__arena_done(&jobs[i].arena);
+    semel__keeper_free(keeper);
+}
+
+static void hand_in_claim(size_t i)
+{
+    struct semel_error err;
+    jobs[i].is_end = false;
+    jobs[i].claim = (struct semel_key_claim){.effect = SEMEL_EFFECT_OUTSIDE};
+    jobs[i].claim.want.scope = SEMEL_STR("alice");
+    jobs[i].claim.want.key = semel__str(names[i]);
+    jobs[i].claim.want.answer_us = SEMEL_ANSWER_US;
+    jobs[i].claim.want.keep_us = SEMEL_KEEP_US;
+    assert_int_equal(semel__key_fingerprint(SEMEL_STR("f"), &jobs[i].claim.want.fp, &err), SEMEL_OK);
+    semel__keeper_submit(&desk, &jobs[i]);
+}
+
+static void hand_in_end(size_t i)
+{
+    jobs[i].is_end = true;
+    jobs[i].ending = (struct semel_key_ending){.token = jobs[i].claim.token,
+                                               .end = SEMEL_KEY_END_COMPLETED,
+                                               .code = 201,
+                                               .headers = SEMEL_STR("[]"),
+                                               .body = semel__str(names[i])};
+    semel__keeper_submit(&desk, &jobs[i]);
+}
+
+/* What was handed in is one group; how many of it came back, by one wake-up. */
+static size_t do_group(void)
+{
+    size_t n = 0;
+    wakes = 0;
+    semel__keeper_flush(&desk);
+    for (size_t i = 0; i < semel__keeper_lanes(keeper); i++)
+        (void)semel__keeper_step(keeper, i, 0);
+    for (struct semel_keeper_job *job = semel__keeper_collect(&desk); job != NULL; job = job->next)
+        n++;
+    assert_int_equal(wakes, 1);
+    return n;
+}
+
+static bool on_sqlite(void)
+{
+    return strcmp(world.driver->name, "sqlite") == 0;
+}
+
+/* Before each row that is inserted (or updated), the database does this. */
+static void add_trigger(const char *event, const char *sqlite, const char *postgres)
+{
+    char sql[1024];
+    if (on_sqlite())
+        snprintf(sql, sizeof sql, "CREATE TRIGGER trap BEFORE %s ON %s BEGIN %s; END", event, table, sqlite);
+    else
+        snprintf(sql, sizeof sql,
+                 "CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s; RETURN NEW; END $$; "
+                 "CREATE TRIGGER trap BEFORE %s ON %s FOR EACH ROW EXECUTE FUNCTION public.trap()",
+                 postgres, event, table);
+    world.driver->sql(&world, sql);
+}
+
+static void poison(const char *event)
+{
+    add_trigger(event, "SELECT raise(ABORT, 'poison') WHERE NEW.key = 'key-00000003'",
+                "IF NEW.key = 'key-00000003' THEN RAISE EXCEPTION 'poison'; END IF");
+}
+
+static void drop_trigger(void)
+{
+    world.driver->sql(&world, on_sqlite() ? "DROP TRIGGER trap" : "DROP FUNCTION trap CASCADE");
+}
+
+/* A2: a group that the database refuses is done again one by one: who is refused alone has failed, and nobody else. */
+static void a_claim_that_the_database_refuses_fails_alone(void **state)
+{
+    (void)state;
+    open_keeper();
+    poison("INSERT");
+    for (size_t i = 0; i < JOBS; i++)
+        hand_in_claim(i);
+    assert_int_equal(do_group(), JOBS);
+    for (size_t i = 0; i < JOBS; i++) {
+        assert_int_equal(jobs[i].failed, i == POISON);
+        assert_false(jobs[i].in_doubt);
+        assert_true(i == POISON || jobs[i].claim.act == SEMEL_KEY_RUN);
+    }
+    assert_non_null(strstr(jobs[POISON].err.text, "poison"));
+    assert_int_equal(keys("status = 'processing'"), JOBS - 1);
+    assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->again), 1);
+    drop_trigger();
+    hand_in_claim(POISON);
+    assert_int_equal(do_group(), 1);
+    assert_true(!jobs[POISON].failed && jobs[POISON].claim.act == SEMEL_KEY_RUN);
+    close_keeper();
+}
+
+/* A3, P48: the neighbours' answers are stored, and may be sent. */
+static void an_answer_that_the_database_refuses_fails_alone(void **state)
+{
+    (void)state;
+    open_keeper();
+    for (size_t i = 0; i < JOBS; i++)
+        hand_in_claim(i);
+    assert_int_equal(do_group(), JOBS);
+    poison("UPDATE");
+    for (size_t i = 0; i < JOBS; i++)
+        hand_in_end(i);
+    assert_int_equal(do_group(), JOBS);
+    for (size_t i = 0; i < JOBS; i++) {
+        assert_int_equal(jobs[i].failed, i == POISON);
+        assert_true(i == POISON || jobs[i].ending.applied);
+    }
+    assert_int_equal(keys("status = 'completed'"), JOBS - 1);
+    assert_int_equal(keys("status = 'processing' AND key = 'key-00000003'"), 1);
+    assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->again), 1);
+    drop_trigger();
+    hand_in_end(POISON);
+    assert_int_equal(do_group(), 1);
+    assert_int_equal(keys("status = 'completed'"), JOBS);
+    close_keeper();
+}
+
+/* A10: rows are written in the order of their keys, so that two keepers never wait for each other. */
+static void a_group_is_one_transaction_in_the_order_of_its_keys(void **state)
+{
+    (void)state;
+    open_keeper();
+    world.driver->sql(&world, on_sqlite() ? "CREATE TABLE seen (n INTEGER PRIMARY KEY, key TEXT)"
+                                          : "CREATE TABLE public.seen (n serial PRIMARY KEY, key text)");
+    add_trigger("INSERT", "INSERT INTO seen (key) VALUES (NEW.key)", "INSERT INTO public.seen (key) VALUES (NEW.key)");
+    for (size_t i = 0; i < JOBS; i++)
+        hand_in_claim((i * 3 + 2) % JOBS);
+    assert_int_equal(do_group(), JOBS);
+    assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->groups), 1);
+    assert_int_equal(world.driver->ask(&world, "SELECT count(*) FROM seen"), JOBS);
+    assert_int_equal(world.driver->ask(&world, "SELECT count(*) FROM seen AS a JOIN seen AS b"
+                                               " ON b.n = a.n + 1 AND b.key > a.key"),
+                     JOBS - 1);
+    drop_trigger();
+    close_keeper();
+}
+
+/* A1: the same key twice: the second claim finds the first one's row. */
+static void two_claims_of_one_key_are_in_two_groups(void **state)
+{
+    (void)state;
+    open_keeper();
+    hand_in_claim(0);
+    hand_in_claim(1);
+    snprintf(names[1], sizeof names[1], "%s", names[0]);
+    jobs[1].claim.want.key = semel__str(names[1]);
+    assert_int_equal(do_group(), 1);
+    assert_int_equal(jobs[0].claim.act, SEMEL_KEY_RUN);
+    assert_int_equal(do_group(), 1);
+    assert_true(!jobs[1].failed && jobs[1].claim.act == SEMEL_KEY_BUSY);
+    close_keeper();
+}
+
+int main(int argc, char **argv)
+{
+    static const struct CMUnitTest tests[] = {
+        ALONE(a_claim_that_the_database_refuses_fails_alone),
+        ALONE(an_answer_that_the_database_refuses_fails_alone),
+        ALONE(a_group_is_one_transaction_in_the_order_of_its_keys),
+        ALONE(two_claims_of_one_key_are_in_two_groups),
+    };
+    bool sqlite;
+
+    return choose_store(argc, argv, &sqlite) ? cmocka_run_group_tests(tests, NULL, NULL) : 77;
+}
