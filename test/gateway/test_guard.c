@@ -593,23 +593,31 @@ static void join_clients(struct client *clients, size_t n)
 static void requests_wait_for_the_one_that_runs(void **state)
 {
     (void)state;
-    struct client first, others[12];
-    char text[1024];
+    const struct semel_gateway_counts *counts = semel__gateway_counts(gateway);
+    const _Atomic uint64_t *running = &counts->guarded_refused[SEMEL_GATEWAY_REFUSED_RUNNING];
+    int first = client_open(&server), others[12];
+    struct reply reply;
     size_t waited = 0, refused = 0;
-    snprintf(text, sizeof text, "%s", request("POST", "/", "key-00000001", "", "x"));
     upstream_play(&up, script_hold);
-    start_clients(&first, 1, text);
+    client_sendz(first, request("POST", "/", "key-00000001", "", "x"));
     upstream_wait_requests(&up, 1);
     assert_refused(request("POST", "/", "key-00000001", "", "other"), 422, "mismatch"); /* A2: before 409 */
-    start_clients(others, COUNT(others), text);
-    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->guarded_refused[SEMEL_GATEWAY_REFUSED_RUNNING]) == 4);
-    upstream_release(&up);
-    join_clients(&first, 1);
-    join_clients(others, COUNT(others));
-    assert_true(first.status == 201 && !first.replayed);
     for (size_t i = 0; i < COUNT(others); i++) {
-        waited += others[i].status == 201 && others[i].replayed;
-        refused += others[i].status == 409 && strncmp(others[i].type, "running", 7) == 0;
+        others[i] = client_open(&server);
+        client_sendz(others[i], request("POST", "/", "key-00000001", "", "x"));
+    }
+    WAIT_FOR(atomic_load(&counts->waited) + atomic_load(running) == COUNT(others));
+    assert_int_equal(atomic_load(running), 4);
+    upstream_release(&up);
+    assert_true(client_reply(first, &reply, false) && reply.status == 201 && !replayed(&reply));
+    reply_done(&reply);
+    close(first);
+    for (size_t i = 0; i < COUNT(others); i++) {
+        assert_true(client_reply(others[i], &reply, false));
+        waited += reply.status == 201 && replayed(&reply);
+        refused += reply.status == 409 && is_type(&reply, "running");
+        reply_done(&reply);
+        close(others[i]);
     }
     assert_int_equal(waited, 8);
     assert_int_equal(refused, 4);
@@ -760,9 +768,13 @@ static void a_client_that_hangs_up_ends_nothing(void **state)
     int fd = client_open(&server);
     client_sendz(fd, request("POST", "/", "key-00000001", "", "x"));
     upstream_wait_requests(&up, 1);
+    const struct linger reset = {.l_onoff = 1};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* without it, it might still read */
     close(fd);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->left) == 1);
     upstream_release(&up);
-    WAIT_FOR(keys("status = 'completed'") == 1);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->running) == 0);
+    assert_int_equal(keys("status = 'completed'"), 1);
     struct reply reply = post("/", "key-00000001", "x");
     assert_true(reply.status == 201 && replayed(&reply));
     reply_done(&reply);
@@ -802,18 +814,20 @@ static void what_a_stop_breaks_off_is_unknown(void **state)
 static void a_lease_is_renewed_while_its_call_runs(void **state)
 {
     (void)state;
-    struct client client;
+    struct reply reply;
     keeping.lease_ms = 300;
     rules[0].wait_ms = 0;
     open_gateway();
     upstream_play(&up, script_hold);
-    start_clients(&client, 1, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 0\r\n\r\n");
+    int fd = client_open(&server);
+    client_sendz(fd, request("POST", "/", "key-00000001", "", ""));
     upstream_wait_requests(&up, 1);
     poll(NULL, 0, 1000); /* more than three leases */
     assert_int_equal(keys("status = 'processing'"), 1);
     upstream_release(&up);
-    join_clients(&client, 1);
-    assert_int_equal(client.status, 201);
+    assert_true(client_reply(fd, &reply, false) && reply.status == 201);
+    reply_done(&reply);
+    close(fd);
 }
 
 /* ==== unknown ==================================================================================== */

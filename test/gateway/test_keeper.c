@@ -5,6 +5,8 @@
  */
 #include "gateway/guard_rig.h"
 
+#include "base/error.h"
+
 #define JOBS 7
 #define POISON 3 /* the one that the database refuses */
 
@@ -25,6 +27,7 @@ static void open_keeper(void)
     assert_int_equal(semel__keeper_new(&keeper, &keeping, &err), SEMEL_OK);
     for (size_t i = 0; i < semel__keeper_lanes(keeper); i++)
         assert_int_equal(semel__keeper_open(keeper, i, &err), SEMEL_OK);
+    (void)semel__keeper_step(keeper, 0, 0); /* the housekeeping, which is not due again for a while */
     semel__keeper_desk_init(&desk, keeper, count_wake, NULL);
     for (size_t i = 0; i < JOBS; i++) {
         snprintf(names[i], sizeof names[i], "key-%08zu", i);
@@ -193,6 +196,124 @@ static void two_claims_of_one_key_are_in_two_groups(void **state)
     close_keeper();
 }
 
+/* A7: whoever has the last token may end the key, also when it has become unknown; nobody else, and only once. */
+static void a_late_answer_under_the_last_token_counts(void **state)
+{
+    (void)state;
+    open_keeper();
+    hand_in_claim(0);
+    assert_int_equal(do_group(), 1);
+    hand_in_end(0);
+    jobs[0].ending.end = SEMEL_KEY_END_UNKNOWN;
+    jobs[0].ending.cause = SEMEL_STR("timeout");
+    assert_int_equal(do_group(), 1);
+    assert_int_equal(keys("status = 'unknown' AND cause = 'timeout'"), 1);
+    hand_in_end(0);
+    jobs[0].ending.token += 4096;
+    assert_int_equal(do_group(), 1);
+    assert_true(!jobs[0].failed && !jobs[0].ending.applied);
+    hand_in_end(0);
+    assert_int_equal(do_group(), 1);
+    assert_true(jobs[0].ending.applied);
+    assert_int_equal(keys("status = 'completed' AND code = 201 AND cause IS NULL"), 1);
+    hand_in_end(0);
+    jobs[0].ending.code = 202;
+    assert_int_equal(do_group(), 1);
+    assert_true(!jobs[0].ending.applied && jobs[0].row.code == 201); /* a stored answer stays */
+    close_keeper();
+}
+
+/* ==== commits ==================================================================================== */
+
+/* The stores of a keeper, whose next commits come out like that. */
+static struct {
+    const struct semel_store_ops *real;
+    struct semel_store_ops ops;
+    semel_status answer;
+    bool done; /* they are done nevertheless */
+    int left;
+} commits;
+
+static semel_status commit(struct semel_store *store, struct semel_error *err)
+{
+    if (commits.left == 0)
+        return commits.real->commit(store, err);
+    commits.left--;
+    if (commits.done)
+        assert_int_equal(commits.real->commit(store, err), SEMEL_OK);
+    else
+        commits.real->rollback(store);
+    return semel__fail(err, commits.answer, SEMEL_CLASS_ENVIRONMENT, "a test has the commit fail");
+}
+
+static semel_status open_altered(void *ctx, struct semel_store **ret, struct semel_error *err)
+{
+    (void)ctx;
+    semel_status status = semel_store_open(ret, keeping.drivers, world.url, &keeping.options, err);
+    if (status != SEMEL_OK)
+        return status;
+    commits.real = (*ret)->ops;
+    commits.ops = *commits.real;
+    commits.ops.commit = commit;
+    (*ret)->ops = &commits.ops;
+    return SEMEL_OK;
+}
+
+static void claim_two(semel_status answer, bool done, int times)
+{
+    keeping.open = open_altered;
+    open_keeper();
+    commits.answer = answer;
+    commits.done = done;
+    commits.left = times;
+    hand_in_claim(0);
+    hand_in_claim(1);
+    assert_int_equal(do_group(), 2);
+    commits.left = 0;
+}
+
+/* A3: what is not committed is nobody's, and nothing is sent for it. */
+static void a_claim_whose_commit_fails_may_not_run(void **state)
+{
+    (void)state;
+    claim_two(SEMEL_RETRY, false, JOBS * 2);
+    assert_true(jobs[0].failed && jobs[1].failed);
+    assert_false(jobs[0].in_doubt || jobs[1].in_doubt);
+    assert_int_equal(keys("true"), 0);
+    close_keeper();
+}
+
+/* A7, P98: it is released, and claimed again under the token that its owner gets. */
+static void a_claim_whose_commit_is_in_doubt_is_made_anew(void **state)
+{
+    (void)state;
+    char where[64];
+    for (int done = 0; done < 2; done++) {
+        claim_two(SEMEL_UNKNOWN, done == 1, 1);
+        for (size_t i = 0; i < 2; i++) {
+            assert_true(!jobs[i].failed && jobs[i].claim.act == SEMEL_KEY_RUN);
+            snprintf(where, sizeof where, "status = 'processing' AND token = %lld", (long long)jobs[i].claim.token);
+            assert_int_equal(keys(where), 1);
+            hand_in_end(i);
+            jobs[i].ending.end = SEMEL_KEY_END_RELEASED;
+        }
+        assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->in_doubt), 1);
+        assert_int_equal(do_group(), 2);
+        assert_int_equal(keys("true"), 0);
+        close_keeper();
+    }
+}
+
+/* P98: whoever handed it in releases it later. */
+static void a_claim_that_stays_in_doubt_comes_back_as_such(void **state)
+{
+    (void)state;
+    claim_two(SEMEL_UNKNOWN, true, 2); /* of the claims, and of their release */
+    for (size_t i = 0; i < 2; i++)
+        assert_true(jobs[i].failed && jobs[i].in_doubt && jobs[i].claim.token > 0);
+    close_keeper();
+}
+
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
@@ -200,6 +321,10 @@ int main(int argc, char **argv)
         ALONE(an_answer_that_the_database_refuses_fails_alone),
         ALONE(a_group_is_one_transaction_in_the_order_of_its_keys),
         ALONE(two_claims_of_one_key_are_in_two_groups),
+        ALONE(a_late_answer_under_the_last_token_counts),
+        ALONE(a_claim_whose_commit_fails_may_not_run),
+        ALONE(a_claim_whose_commit_is_in_doubt_is_made_anew),
+        ALONE(a_claim_that_stays_in_doubt_comes_back_as_such),
     };
     bool sqlite;
 
