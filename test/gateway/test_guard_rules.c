@@ -40,7 +40,14 @@ static void keys_that_are_none_are_refused(void **state)
     assert_refused(request("POST", "/Required/", NULL, "", "x"), 400, "missing"); /* P91 */
     assert_refused(request("POST", "/re%71uired", NULL, "", "x"), 400, "missing");
     assert_refused(request("POST", "/required;a=1", NULL, "", "x"), 400, "missing");
-    assert_int_equal(status_of(request("POST", "/", "1234\t5678", "", "x")), 400);
+    static const char *const controls[] = {"1234\t5678",
+                                           "1234\x01"
+                                           "5678",
+                                           "12345678\x7F",
+                                           "\x1B"
+                                           "12345678"};
+    for (size_t i = 0; i < COUNT(controls); i++)
+        assert_int_equal(status_of(request("POST", "/", controls[i], "", "x")), 400);
     assert_int_equal(upstream_seen(&up)->heads, 0);
     long_key[255] = '\0';
     assert_int_equal(status_of(request("POST", "/", long_key, "", "x")), 201);
@@ -127,6 +134,35 @@ static void a_key_may_be_in_the_body(void **state)
     assert_int_equal(status_of(request("POST", "/", NULL, type, "no JSON")), 201);
     assert_int_equal(calls(), 3);
     assert_int_equal(keys("true"), 1);
+}
+
+/* A4, bad input: what a header cannot have, JSON can. The server gets the key as a header. */
+static void a_key_in_the_body_brings_no_header_of_its_own(void **state)
+{
+    (void)state;
+    static const char *const odd[] = {"",
+                                      "1",
+                                      "1234567",
+                                      "key-00000001\\r\\nX-User-Id: bob",
+                                      "key-00000001\\u007f",
+                                      "key-0000000\\u00e9",
+                                      "key\\n00000001"};
+    static char long_key[300], body[512];
+    rules[0].key_pointer = "/id";
+    open_gateway();
+    const char *type = "Content-Type: application/json\r\n";
+    for (size_t i = 0; i < COUNT(odd); i++) {
+        snprintf(body, sizeof body, "{\"id\":\"%s\"}", odd[i]);
+        assert_refused(request("POST", "/", NULL, type, body), 400, "malformed");
+    }
+    memset(long_key, 'k', 256);
+    snprintf(body, sizeof body, "{\"id\":\"%s\"}", long_key);
+    assert_refused(request("POST", "/", NULL, type, body), 400, "malformed");
+    assert_int_equal(upstream_seen(&up)->heads, 0);
+    long_key[255] = '\0';
+    snprintf(body, sizeof body, "{\"id\":\"%s\"}", long_key);
+    assert_int_equal(status_of(request("POST", "/", NULL, type, body)), 201);
+    assert_int_equal(calls(), 1);
 }
 
 /* ==== callers ==================================================================================== */
@@ -387,6 +423,43 @@ static void bodies_are_bounded_as_they_arrive(void **state)
     WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == 0);
 }
 
+static bool answer_sixty(struct link *link)
+{
+    static char bytes[60000];
+    memset(bytes, 'a', sizeof bytes);
+    return link_sendz(link, "HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n") && link_send(link, bytes, sizeof bytes);
+}
+
+/* P87, P51: it is under its cap, and others have the rule's memory: stored without its body, then passed on. */
+static void an_answer_over_the_budget_is_stored_without_its_body(void **state)
+{
+    (void)state;
+    rules[0].body_max = rules[0].answer_max = 100000;
+    rules[0].held_max = 150000;
+    open_gateway();
+    char *big = calloc(1, 100000);
+    int held = client_open(&server);
+    client_sendz(held, "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000001\r\nContent-Length: 100000\r\n\r\n");
+    client_send(held, big, 99999);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == 99999);
+    upstream_play(&up, answer_sixty);
+    struct reply reply = post("/", "key-00000002", "x");
+    assert_true(reply.status == 200 && reply.n == 60000 && !replayed(&reply));
+    reply_done(&reply);
+    reply = post("/", "key-00000002", "x");
+    assert_true(reply.status == 200 && reply.n == 0 && replayed(&reply));
+    reply_done(&reply);
+    close(held);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->held_bytes) == 0);
+    reply = post("/", "key-00000003", "x");
+    reply_done(&reply);
+    reply = post("/", "key-00000003", "x");
+    assert_true(reply.n == 60000 && replayed(&reply));
+    reply_done(&reply);
+    assert_int_equal(calls(), 2);
+    free(big);
+}
+
 static void *run_other(void *arg)
 {
     struct semel_error err;
@@ -598,6 +671,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(the_same_key_with_another_request_is_422),
     ALONE(methods_are_guarded_by_rule),
     ALONE(a_key_may_be_in_the_body),
+    ALONE(a_key_in_the_body_brings_no_header_of_its_own),
     ALONE(a_key_belongs_to_its_caller),
     ALONE(a_peer_that_is_not_trusted_names_no_caller),
     ALONE(an_api_key_is_kept_as_its_digest),
@@ -608,6 +682,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(a_caller_is_checked_before_a_replay),
     ALONE(the_check_gets_the_api_key),
     ALONE(bodies_are_bounded_as_they_arrive),
+    ALONE(an_answer_over_the_budget_is_stored_without_its_body),
     ALONE(loops_share_the_bound_of_a_rule),
     ALONE(answers_that_nobody_reads_are_bounded),
     OPEN(a_request_that_was_answered_is_not_held),
