@@ -27,18 +27,14 @@
 // message.key(), and an error that is in no class is unknown (keyed: transient).
 'use strict';
 const { setTimeout: sleep } = require('timers/promises');
-const {
-  Failure, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable, clean,
-} = require('./message.js');
+const { Message, StoreError, Unavailable, Unusable, WORDS, clean, written } = require('./message.js');
 
-const WORDS = { transient: Transient, permanent: Permanent, rejected: Rejected, unknown: Unknown };
 const TAKEN = 'token::text, message_id AS id, source, type, raw, headers, order_key AS "orderKey", version, attempt';
 const BEGUN = 'act, why, attempt, outcome';
+const MIGRATE = 'the schema is missing, or older than this client: semel migrate --store postgres://...';
 const HINTS = {
-  '3F000': 'create it: semel migrate --store postgres://...',
-  42883: 'if the schema is older than this client: semel migrate --store postgres://...',
+  '3F000': MIGRATE, 42883: MIGRATE, 23000: 'a handler never ends its transaction',
   42501: 'sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers',
-  23000: 'a handler never ends its transaction',
 };
 
 // Rows as arrays, whatever the parsers of types are: a token does not survive a double, so it is text.
@@ -59,18 +55,22 @@ const STATES = [[/^(23503|57014|25P02)/, 'transient'], [/^(40001|40P01|55P03)/, 
   [/^(08|53|57|58|25P03|25P04)/, 'lost'], [/^23000/, 'stop'], [/^(22|23|P0)/, 'permanent'], [/^/, 'stop']];
 const kindOf = (state) => (state === null ? 'transient' : STATES.find(([start]) => start.test(state))[1]);
 
-const unusable = (error, state) => new Unusable(
-  `${error.message} (SQLSTATE ${state}); ${HINTS[state] || 'nothing was recorded'}`, { cause: error });
-
 // True: the signal came.
 const wait = (ms, signal) => sleep(ms, false, { signal }).catch(() => true);
 
+// One after the other: a connection has one query at a time.
+async function each(list, work) {
+  const done = [];
+  for (const one of list) done.push(await work(one));
+  return done;
+}
+
 function ignored() {} // of a backend that dies while nobody asks it: the next query reports it
 
-// One transaction at a time.
+// The connection of one transaction.
 class Link {
-  constructor(pool) {
-    this.pool = pool;
+  constructor(client) {
+    this.client = client;
   }
 
   // Calls a handler with the transaction. When it has ended, a query that it left behind is refused: it would be a part
@@ -86,32 +86,33 @@ class Link {
     }
   }
 
-  // Runs the function in a transaction: committed when it returns, rolled back when it throws.
-  async transaction(work) {
-    this.client = await this.pool.connect().catch((error) => noted(error, null));
-    this.client.on('error', ignored);
-    let broken;
-    try {
-      await this.query('BEGIN');
-      const done = await work();
-      const { command } = await this.query('COMMIT');
-      if (command !== 'COMMIT') throw new Unusable(`COMMIT was answered by ${command}: nothing was recorded`);
-      return done;
-    } catch (error) {
-      await this.client.query('ROLLBACK').catch((second) => { broken = second; });
-      throw error;
-    } finally {
-      this.client.removeListener('error', ignored);
-      this.client.release(broken);
-    }
-  }
-
   query(...asked) {
     return this.client.query(...asked).catch((error) => noted(error));
   }
 
   async rows(asked) {
     return (await this.query(asked)).rows;
+  }
+}
+
+// Runs the function in a transaction: committed when it returns, rolled back when it throws.
+async function transaction(pool, work) {
+  const client = await pool.connect().catch((error) => noted(error, null));
+  const link = new Link(client);
+  let broken;
+  client.on('error', ignored);
+  try {
+    await link.query('BEGIN');
+    const done = await work(link);
+    const { command } = await link.query('COMMIT');
+    if (command !== 'COMMIT') throw new Unusable(`COMMIT was answered by ${command}: nothing was recorded`);
+    return done;
+  } catch (error) {
+    await client.query('ROLLBACK').catch((second) => { broken = second; });
+    throw error;
+  } finally {
+    client.removeListener('error', ignored);
+    client.release(broken);
   }
 }
 
@@ -135,11 +136,8 @@ class Inbox {
   // The same for a batch in one transaction: an answer for each. A failure undoes its own message only.
   async deliverMany(messages) {
     const made = messages.map((fields) => new Message({ ...fields, consumer: this.consumer }));
-    const link = new Link(this.pool);
-    if (this.effect === 'atomic') return made.length > 0 ? this.settle(link, made) : [];
-    const answers = [];
-    for (const message of made) answers.push(await this.claim(link, message));
-    return answers;
+    if (this.effect !== 'atomic') return each(made, (message) => this.claim(message));
+    return made.length > 0 ? this.settle(made) : [];
   }
 
   // Stores a message in your transaction, to be run by work().
@@ -150,26 +148,20 @@ class Inbox {
 
   // Runs stored messages when they are due, and the housekeeping, until the signal of an AbortController comes.
   async work({ signal, batch = 10, every = 1, tick = true } = {}) {
-    const link = new Link(this.pool);
     for (let ticked = -Infinity; !(signal && signal.aborted);) {
       let ran = 0;
       try {
         if (tick && performance.now() - ticked >= every * 1000) {
           ticked = performance.now();
-          await this.ask(link, call('tick', '*', {}));
+          await this.ask(call('tick', '*', {}));
         }
-        ran = await this.take(link, batch, signal);
+        ran = await this.workOnce(batch, signal);
       } catch (error) {
         if (!(error instanceof Unavailable)) throw error;
         this.log(`${this.consumer}: store unavailable: ${error.message}; tried again in ${every} s`);
       }
       if (ran < batch) await wait(every * 1000, signal);
     }
-  }
-
-  // Runs stored messages that are due now; how many there were.
-  workOnce(batch = 10) {
-    return this.take(new Link(this.pool), batch);
   }
 
   // What it is called counts first, then what only the transaction can settle, then what is listed.
@@ -186,10 +178,11 @@ class Inbox {
   async again(error, n) {
     const state = stateOf(error);
     if (state === null) throw error;
-    const kind = kindOf(state);
-    if (kind !== 'again' && kind !== 'lost') throw unusable(error, state);
+    const [kind, said] = [kindOf(state), error.message || error.code];
+    if (kind !== 'again' && kind !== 'lost') {
+      throw new Unusable(`${said} (SQLSTATE ${state}); ${HINTS[state] || 'nothing was recorded'}`, { cause: error });
+    }
     if (n + 1 === this.tries) {
-      const said = error.message || error.code;
       throw new Unavailable(`${said}; acknowledge nothing, and deliver it again`, { cause: error });
     }
     await wait(Math.min(20 * 4 ** n, 1000) * (0.5 + Math.random() / 2));
@@ -197,22 +190,25 @@ class Inbox {
   }
 
   // One call, one transaction. After a lost COMMIT the tokens in its rows show what was committed.
-  async ask(link, asked) {
+  async ask(asked) {
     let rows = [];
     for (let n = 0; ; n += 1) {
       try {
-        return await link.transaction(async () => {
-          const ours = [];
-          for (const row of rows.filter(({ token }) => token)) {
-            if ((await link.rows(this.renewal(row.token)))[0].inbox_renew) ours.push(row);
-          }
-          rows = ours.length > 0 ? ours : await link.rows(asked);
+        return await transaction(this.pool, async (link) => {
+          const ours = await each(rows, ({ token }) => token && this.renew(link, token));
+          rows = ours.some(Boolean) ? rows.filter((_, at) => ours[at]) : await link.rows(asked);
           return rows;
         });
       } catch (error) {
         if (await this.again(error, n) === 'again') rows = [];
       }
     }
+  }
+
+  // Within a transaction: is the lease still ours?
+  async renew(link, token) {
+    const [{ inbox_renew: ours }] = await link.rows(this.renewal(token));
+    return ours;
   }
 
   renewal(token) {
@@ -222,13 +218,12 @@ class Inbox {
   // ---- effects in the transaction --------------------------------------------------------------------------------
 
   // Runs messages in one transaction, again where that can settle it. One that was taken comes alone.
-  async settle(link, messages) {
-    let wasLost = false;
-    let answers;
+  async settle(messages) {
+    let [wasLost, answers] = [false, []];
     for (let n = 0; ; n += 1) {
       try {
         answers = [];
-        await link.transaction(async () => {
+        await transaction(this.pool, async (link) => {
           answers = await this.begin(link, messages);
           await this.attempt(link, messages, answers);
         });
@@ -237,12 +232,10 @@ class Inbox {
       } catch (error) {
         const kind = answers.length > 0 ? this.judge(error) : ''; // what begins nothing is no message's fault
         if (kind in WORDS && messages.length > 1) { // only one by one they show whose fault it was
-          answers = [];
-          for (const message of messages) answers.push(...await this.settle(link, [message]));
-          return answers;
+          return (await each(messages, (message) => this.settle([message]))).flat();
         }
         if (kind in WORDS && stateOf(error) !== null) { // by a deferred constraint, or the outcome
-          return [failed(messages[0], await this.ask(link, this.failure(messages[0], kind, error)))];
+          return [failed(messages[0], await this.ask(this.failure(messages[0], kind, error)))];
         }
         wasLost = await this.again(error, n) === 'lost' || wasLost;
       }
@@ -271,10 +264,9 @@ class Inbox {
   }
 
   async begin(link, messages) {
-    const { consumer } = this;
-    const [first] = messages;
+    const [consumer, first] = [this.consumer, messages[0]];
     if (first.token) { // its row is ours from here on: nobody takes it while the handler runs
-      const mine = (await link.rows(this.renewal(first.token)))[0].inbox_renew;
+      const mine = await this.renew(link, first.token);
       return [answer({ act: mine ? 'run' : 'ack', why: mine ? 'retry' : 'fenced', attempt: first.attempt })];
     }
     const asked = messages.length === 1
@@ -286,46 +278,38 @@ class Inbox {
   }
 
   async end(link, token, done) {
-    const { consumer } = this;
-    if (token) {
-      const [row] = await link.rows(call('inbox_finish', '*', { token, outcome: done[0].outcome }));
-      if (!row.inbox_finish) throw new Unusable('the lease was lost while its row was held');
-    } else if (done.length === 1) {
-      await link.query(call('inbox_done', '*', { consumer, ...done[0] }));
-    } else {
+    let asked = call('inbox_done', '*', { consumer: this.consumer, ...done[0] });
+    if (token) asked = call('inbox_finish', '*', { token, outcome: done[0].outcome });
+    if (done.length > 1) {
       const messages = JSON.stringify(done.map((one) => ({ ...one, outcome: JSON.parse(one.outcome) })));
-      await link.query(call('inbox_done_many', '*', { consumer, messages }));
+      asked = call('inbox_done_many', '*', { consumer: this.consumer, messages });
     }
+    const [row] = await link.rows(asked);
+    if (row.inbox_finish === false) throw new Unusable('the lease was lost while its row was held');
   }
 
   failure(message, word, error) {
     const reason = clean(error && error.message ? error.message : error).slice(0, 500);
     if (message.token) return call('inbox_finish', '*', { token: message.token, class: word, reason });
-    return call('inbox_fail', 'act, why, status, due_at', {
-      consumer: this.consumer, ...message.arguments(), class: word, reason,
-    });
+    const all = { consumer: this.consumer, ...message.arguments(), class: word, reason };
+    return call('inbox_fail', 'act, why, status, due_at', all);
   }
 
   // ---- effects outside -------------------------------------------------------------------------------------------
 
-  async claim(link, message) {
-    const lease = `${this.lease} seconds`;
+  async claim(message) {
     const columns = `${BEGUN}, token::text, semel.consumer($1) ->> 'one_source' AS mono`;
-    const [row] = await this.ask(link, call('inbox_claim', columns, {
-      consumer: this.consumer, lease, ...message.arguments(),
-    }));
+    const given = { consumer: this.consumer, lease: `${this.lease} seconds`, ...message.arguments() };
+    const [row] = await this.ask(call('inbox_claim', columns, given));
     Object.assign(message, { attempt: row.attempt, token: row.token });
     if (row.mono === 'true') message.source = ''; // as it is stored: a retry has the same key
-    if (row.act === 'run') {
-      const still = this.beat(new Set([row.token]));
-      await this.outside(link, message).finally(still);
-    }
+    if (row.act === 'run') await this.outside(message).finally(this.beat(new Set([row.token])));
     return answer(row);
   }
 
   // Calls the handler and records its end. Where the store is away by then, the lease runs out.
-  async outside(link, message) {
-    const { token } = message;
+  async outside(message) {
+    const { id, token } = message;
     let [said, rows, end] = [null, [], call('inbox_finish', '*', { token })];
     try {
       said = await this.handler(message);
@@ -333,28 +317,23 @@ class Inbox {
       end = this.failure(message, this.judge(error), error);
     }
     try {
-      const outcome = textOf(said);
-      rows = await this.ask(link, outcome === null ? end : call('inbox_finish', '*', { token, outcome }));
+      const outcome = written(said);
+      rows = await this.ask(outcome === null ? end : call('inbox_finish', '*', { token, outcome }));
     } catch (error) {
       if (said === null || said === undefined || error instanceof Unavailable) throw error;
-      rows = await this.ask(link, end); // the effect has happened, whatever it said
-      this.log(`${this.consumer}: ${message.id} is done, and its outcome cannot be stored: ${error.message}`);
+      rows = await this.ask(end); // the effect has happened, whatever it said
+      this.log(`${this.consumer}: ${id} is done, and its outcome cannot be stored: ${error.message}`);
     }
-    if (!rows[0].inbox_finish) {
-      this.log(`${this.consumer}: lease expired while ${message.id} ran; its end is kept as evidence`);
-    }
+    if (!rows[0].inbox_finish) this.log(`${this.consumer}: lease expired while ${id} ran; its end is kept as evidence`);
   }
 
   // Renews leases until the function that it gives is called.
   beat(tokens) {
     const stop = new AbortController();
-    const link = new Link(this.pool);
+    const report = (error) => this.log(`${this.consumer}: lease not renewed: ${error.message}`);
     const running = (async () => {
       while (!await wait(this.lease * 1000 / 3, stop.signal)) {
-        for (const token of [...tokens]) {
-          await this.ask(link, this.renewal(token))
-            .catch((error) => this.log(`${this.consumer}: lease not renewed: ${error.message}`));
-        }
+        await each([...tokens], (token) => this.ask(this.renewal(token)).catch(report));
       }
     })();
     return () => {
@@ -365,53 +344,36 @@ class Inbox {
 
   // ---- what is stored --------------------------------------------------------------------------------------------
 
-  async take(link, max, signal) {
-    const rows = await this.ask(link, call('inbox_take', TAKEN, {
-      consumer: this.consumer, max, lease: `${this.lease} seconds`,
-    }));
+  // Runs stored messages that are due now; how many there were.
+  async workOnce(max = 10, signal = undefined) {
+    const given = { consumer: this.consumer, max, lease: `${this.lease} seconds` };
+    const rows = await this.ask(call('inbox_take', TAKEN, given));
     const unrun = new Set(rows.map(({ token }) => token));
     const waiting = new Set(unrun);
     const still = rows.length > 0 ? this.beat(waiting) : ignored;
+    // A transaction holds its row: a renewal would wait for it. A call outside needs its lease until its end, and may
+    // have happened when it ends badly: it is not given back.
+    const [before, behind] = this.effect === 'atomic' ? [waiting, unrun] : [unrun, waiting];
     try {
       for (const { raw, headers, ...row } of rows) {
         if (signal && signal.aborted) break;
         const { semel_tombstone: none, ...others } = headers || {};
         const message = new Message({ ...row, body: none ? null : raw, headers: others, consumer: this.consumer });
-        if (this.effect === 'atomic') {
-          waiting.delete(row.token); // its transaction holds the row: a renewal would wait for it
-          await this.settle(link, [message]);
-          unrun.delete(row.token);
-        } else {
-          unrun.delete(row.token);
-          await this.outside(link, message);
-          waiting.delete(row.token);
-        }
+        before.delete(row.token);
+        await (this.effect === 'atomic' ? this.settle([message]) : this.outside(message));
+        behind.delete(row.token);
       }
     } finally {
       await still();
-      for (const token of unrun) await this.ask(link, call('inbox_release', '*', { token })); // no attempt counts
+      await each([...unrun], (token) => this.ask(call('inbox_release', '*', { token }))); // no attempt counts
     }
     return rows.length;
   }
 }
 
-function textOf(outcome) {
-  const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value);
-  return outcome === undefined || outcome === null ? null : JSON.stringify(outcome, plain) || null;
-}
-
-function written(outcome) {
-  try {
-    return textOf(outcome);
-  } catch (error) {
-    throw new Permanent(`the outcome cannot be stored: ${error.message}`);
-  }
-}
-
-function answer(row) {
-  const { act, why, attempt = 0, outcome = null, status = null, due_at: dueAt = null } = row;
-  return { act, why, attempt, outcome, status, dueAt, acknowledge: act !== 'later' };
-}
+const answer = ({ act, why, attempt = 0, outcome = null, status = null, due_at: dueAt = null }) => ({
+  act, why, attempt, outcome, status, dueAt, acknowledge: act !== 'later',
+});
 
 function failed(message, [row]) {
   if (!message.token) return answer({ ...row, attempt: message.attempt });
@@ -435,6 +397,4 @@ class Outbox {
   }
 }
 
-module.exports = {
-  Failure, Inbox, Message, Outbox, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable,
-};
+module.exports = { Inbox, Outbox };

@@ -9,6 +9,7 @@ class Transient extends Failure {} // it may work later: tried again with backof
 class Permanent extends Failure {} // it never will: a dead letter
 class Rejected extends Failure {} // the business refuses it: final, and no dead letter
 class Unknown extends Failure {} // the effect, outside this database, may have happened: kept for a person
+const WORDS = { transient: Transient, permanent: Permanent, rejected: Rejected, unknown: Unknown };
 
 // Nothing is settled: acknowledge nothing, and let the broker deliver it again.
 class StoreError extends Error {}
@@ -35,16 +36,24 @@ function moment(value) {
   if (typeof value !== 'string' && !(value instanceof Date)) {
     throw new TypeError(`semel: time is of type ${typeof value}; it must be a Date or a string`);
   }
-  const text = typeof value === 'string' ? value.trim() : Number.isNaN(value.getTime()) ? '' : value.toISOString();
-  const found = MOMENT.exec(text) || [];
+  const found = MOMENT.exec(typeof value === 'string' ? value.trim() : value.toJSON()) || [];
   const [, day, clock = '00:00', second = ':00', fraction = '.0', hours = '+00', minutes = '00'] = found;
-  const local = new Date(`${day}T${clock}${second}Z`);
-  const time = new Date(`${day}T${clock}${second}${hours}:${minutes}`);
+  const [local, time] = ['Z', `${hours}:${minutes}`].map((zone) => new Date(`${day}T${clock}${second}${zone}`));
   if (Number.isNaN(Number(local) + Number(time)) || !local.toISOString().startsWith(day)) return ''; // as 30 February
   const said = time.toISOString().replace('.000Z', `${fraction.slice(0, 7)}Z`);
   return said >= '0001' && said <= '9999-12-31T00:00:00.0Z' ? said : '';
 }
 const inHex = (value) => (given(value) ? `\\x${Buffer.from(value).toString('hex')}` : null); // as bytea is written
+
+// What a handler has returned, as JSON; null where that is nothing.
+function written(outcome) {
+  try {
+    const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value);
+    return given(outcome) ? JSON.stringify(outcome, plain) || null : null;
+  } catch (error) {
+    throw new Permanent(`the outcome is no JSON: ${error.message}`);
+  }
+}
 
 class Message {
   constructor(fields) {
@@ -52,10 +61,8 @@ class Message {
   }
 
   get raw() {
-    const { body } = this;
-    if (!given(body)) return Buffer.alloc(0);
-    if (body instanceof Uint8Array) return Buffer.from(body);
-    return Buffer.from(typeof body === 'string' ? body : JSON.stringify(body));
+    const body = this.body ?? '';
+    return Buffer.from(typeof body === 'string' || body instanceof Uint8Array ? body : JSON.stringify(body));
   }
 
   // The body, parsed. What is no JSON is a permanent failure.
@@ -72,9 +79,8 @@ class Message {
   key(step = 'effect') {
     const hash = createHash('sha256');
     for (const part of [this.consumer, this.source, String(this.id), step]) {
-      const size = Buffer.alloc(8);
-      size.writeBigUInt64BE(BigInt(Buffer.byteLength(part)));
-      hash.update(size).update(part);
+      const size = Buffer.byteLength(part).toString(16).padStart(16, '0'); // 8 bytes
+      hash.update(size, 'hex').update(part);
     }
     return hash.digest('hex');
   }
@@ -103,5 +109,5 @@ class Message {
 }
 
 module.exports = {
-  Failure, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable, clean,
+  Failure, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable, WORDS, clean, written,
 };

@@ -70,6 +70,7 @@ BAD = [
     ("sizes", "src/core/x.c", c("int x;\n" * 1500), "file of 1501 lines"),
     ("sizes", "src/core/x.c", c("int f(int a)\n{\n" + "    a++;\n" * 59 + "}\n"), "f() has 61 lines"),
     ("sizes", "src/core/x.c", c("int " + "x" * 117 + ";\n"), "line of 122 columns"),
+    ("sizes", "clients/node/inbox.js", "let x; // one\n" * 400, "clients/node has 400 lines of code; at most 399"),
     ("metrics", "src/core/x.c", c("int x;\n" * 99999), "lines of the product: 1000"),
     ("metrics", "src/store/pg_x.c", c("int x;\n" * 9999), "lines of the PostgreSQL driver: 10000, at most "),
     ("metrics", "src/core/x.c", c("".join(f"int f{i}(void)\n{{\n    return 1;\n}}\n" for i in range(99))),

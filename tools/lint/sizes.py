@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks the length of files, functions and lines."""
+"""Checks the length of files, functions and lines, and the size of the inbox and outbox of the clients."""
 import re
 
 import common
@@ -8,6 +8,15 @@ import common
 FILE_LINES = 1500
 FUNCTION_LINES = 60
 COLUMNS = 120
+# Lines of code, so many and no more: without comments, docstrings, blank lines and declarations of types in files of
+# their own. The adapters and the middleware of idempotency keys, one file for each framework, are counted apart.
+CLIENTS = (("clients/node", 399, ("index.js", "inbox.js", "message.js")),
+           ("clients/python/semel", 422, ("inbox.py", "links.py", "message.py")))
+
+
+def code_lines(text):
+    lines = re.sub(r'^ *"""[\s\S]*?"""$', "", text, flags=re.MULTILINE).splitlines()
+    return sum(1 for line in lines if line.strip() and not line.strip().startswith(("#", "//")))
 
 
 def functions(code):
@@ -39,6 +48,11 @@ def main():
             for name, number, length in functions(common.Source(text).code):
                 if length > FUNCTION_LINES:
                     report.add(path, number, f"{name}() has {length} lines; at most {FUNCTION_LINES}: split it")
+    for folder, most, names in CLIENTS:
+        there = [root / folder / name for name in names if (root / folder / name).exists()]
+        count = sum(code_lines(common.read(path)) for path in there)
+        if count > most:
+            report.add(there[-1], 1, f"{folder} has {count} lines of code; at most {most}")
     report.exit()
 
 

@@ -39,13 +39,11 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type
 from uuid import UUID
 
 from .links import Link, T, now, settled
-from .message import (Answer, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable,
-                      clean)
+from .message import KINDS, Answer, Message, Permanent, StoreError, Unavailable, Unusable, clean
 
 log = logging.getLogger("semel")
 Call = Tuple[str, Tuple[Any, ...]]
 Kinds = Sequence[Type[BaseException]]
-KINDS = {"transient": Transient, "permanent": Permanent, "rejected": Rejected, "unknown": Unknown}
 TAKEN = "token, attempt, headers::text, message_id, raw, source, type, order_key, version"
 BEGUN = "act, why, attempt, outcome::text"
 STATES = [("23503|57014|25P02", "transient"), ("40001|40P01|55P03", "again"), ("08|53|57|58|25P03|25P04", "lost"),
@@ -73,11 +71,6 @@ def state_of(error: BaseException) -> Optional[str]:
 def kind_of(state: Optional[str]) -> str:
     """A class of failure; or `again`: the transaction's, `lost`: the connection's, `stop`: the program's."""
     return "transient" if state is None else next(kind for start, kind in STATES if re.match(start, state))
-
-
-def unusable(error: BaseException, state: str) -> Unusable:
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return Unusable(f"{said} (SQLSTATE {state}); {HINTS.get(state, 'nothing was recorded')}")
 
 
 def written(outcome: Any) -> str:
@@ -137,10 +130,11 @@ class AsyncInbox:
         state = state_of(error)
         if state is None:
             raise error
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if kind_of(state) not in ("again", "lost"):
-            raise unusable(error, state) from error
+            raise Unusable(f"{said} (SQLSTATE {state}); {HINTS.get(state, 'nothing was recorded')}") from error
         if n + 1 == self.tries:
-            raise Unavailable(f"{str(error).strip()}; acknowledge nothing, and deliver it again") from error
+            raise Unavailable(f"{said}; acknowledge nothing, and deliver it again") from error
         await link.wait(min(0.02 * 4 ** n, 1) * random.uniform(0.5, 1))
         return kind_of(state)
 
@@ -276,7 +270,10 @@ class AsyncInbox:
                                          lease=f"{self.lease} seconds"), tokens=True)
         if not rows:
             return 0
-        unrun, waiting = [row[0] for row in rows], {row[0] for row in rows}
+        unrun, waiting = {row[0] for row in rows}, {row[0] for row in rows}
+        # A transaction holds its row: a renewal would wait for it. A call outside needs its lease until its end, and
+        # may have happened when it ends badly: it is not given back.
+        before, behind = (waiting, unrun) if self.effect == "atomic" else (unrun, waiting)
         try:
             async with link.beside(self.beat, waiting):
                 for token, attempt, headers, id_, raw, *others in rows:
@@ -285,14 +282,9 @@ class AsyncInbox:
                     pairs = json.loads(headers or "{}")
                     message = Message(id_, None if pairs.pop("semel_tombstone", None) else bytes(raw), pairs, *others)
                     message.attempt, message.consumer, message.token = attempt, self.consumer, token
-                    if self.effect == "atomic":
-                        waiting.discard(token)  # its transaction holds the row: a renewal would wait for it
-                        await self.settle(link, [message])
-                        unrun.remove(token)
-                    else:
-                        unrun.remove(token)
-                        await self.outside(link, message)
-                        waiting.discard(token)
+                    before.remove(token)
+                    await (self.settle(link, [message]) if self.effect == "atomic" else self.outside(link, message))
+                    behind.remove(token)
         finally:
             for token in unrun:  # no attempt counts
                 await self.ask(link, call("inbox_release", token=token))
@@ -355,24 +347,24 @@ class Inbox(AsyncInbox):
         return now(super().work_once(batch))
 
 
-class Outbox:
-    """Events of one kind of aggregate. put() is a part of your transaction: rolled back means never sent."""
+class AsyncOutbox:
+    """As Outbox, in a transaction of an AsyncConnection."""
 
     def __init__(self, aggregatetype: str, destination: Optional[str] = None, *, link: Type[Link] = Link) -> None:
         self.aggregatetype, self.destination, self.link = aggregatetype, destination, link
 
-    def event(self, aggregateid: Any, type_: str, body: Any, headers: Optional[Mapping[str, str]] = None,
-              id: Optional[UUID] = None, lock: bool = False) -> Call:  # pylint: disable=redefined-builtin
-        return call("outbox_put", "outbox_put::text", aggregatetype=self.aggregatetype, aggregateid=str(aggregateid),
-                    type=type_, raw=None if body is None else Message("", body).raw, headers=dict(headers or {}),
-                    destination=self.destination, id=id and str(id), lock=lock)
+    async def put(self, tx: Any, aggregateid: Any, type_: str, body: Any, headers: Optional[Mapping[str, str]] = None,
+                  id: Optional[UUID] = None, lock: bool = False) -> UUID:  # pylint: disable=redefined-builtin
+        asked = call("outbox_put", "outbox_put::text", aggregatetype=self.aggregatetype, aggregateid=str(aggregateid),
+                     type=type_, raw=None if body is None else Message("", body).raw, headers=dict(headers or {}),
+                     destination=self.destination, id=id and str(id), lock=lock)
+        return UUID((await self.link(None, loop=not isinstance(self, Outbox), tx=tx).run(*asked))[0][0])
 
-    def put(self, tx: Any, *event: Any, **more: Any) -> UUID:
+
+class Outbox(AsyncOutbox):
+    """Events of one kind of aggregate. put() is a part of your transaction: rolled back means never sent."""
+
+    def put(self, tx: Any, *event: Any, **more: Any) -> UUID:  # type: ignore[override]
         """put(tx, aggregateid, type, body, headers=None, id=None, lock=False) gives the id of the event. With lock=True
         events of an aggregate leave in the order of their commits; a lock of yours on the aggregate will do as well."""
-        return UUID(now(self.link(None, tx=tx).run(*self.event(*event, **more)))[0][0])
-
-
-class AsyncOutbox(Outbox):
-    async def put(self, tx: Any, *event: Any, **more: Any) -> UUID:  # type: ignore[override]
-        return UUID((await self.link(None, loop=True, tx=tx).run(*self.event(*event, **more)))[0][0])
+        return now(super().put(tx, *event, **more))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, AsyncIterator, Callable, Coroutine, TypeVar
 
 T = TypeVar("T")
@@ -67,12 +67,9 @@ class Link:
 
     async def wait(self, seconds: float) -> bool:
         """True: it is over."""
-        if not self.loop:
-            return bool(self.quiet.wait(seconds))
-        try:
-            return bool(await asyncio.wait_for(self.quiet.wait(), seconds))
-        except asyncio.TimeoutError:
-            return False
+        with suppress(asyncio.TimeoutError):
+            await (asyncio.wait_for(self.quiet.wait(), seconds) if self.loop else settled(self.quiet.wait(seconds)))
+        return bool(self.quiet.is_set())
 
     @asynccontextmanager
     async def beside(self, work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> AsyncIterator[None]:

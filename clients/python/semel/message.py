@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional, Union
 from uuid import UUID
 
 MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(\.\d+)?)?"
-                    r" ?(?:[Zz]|([+-]\d\d)(?::?(\d\d))?)?", re.ASCII)  # as in ISO 8601
+                    r" ?(?:[Zz]|([+-]\d\d)(?::?(\d\d)(:\d\d)?)?)?", re.ASCII)  # as in ISO 8601, and in a datetime
 
 
 class Failure(Exception):
@@ -32,6 +32,9 @@ class Rejected(Failure):
 
 class Unknown(Failure):
     """The effect, outside this database, may have happened: kept for a reconcile or a person."""
+
+
+KINDS = {"transient": Transient, "permanent": Permanent, "rejected": Rejected, "unknown": Unknown}
 
 
 class StoreError(Exception):
@@ -135,14 +138,12 @@ def moment(value: Any) -> str:
     """A time, in UTC; empty where it is none that can be stored."""
     if not isinstance(value, (str, date)):
         raise TypeError(f"time is of type {type(value).__name__}; it must be datetime or str")
+    found = MOMENT.fullmatch(value.strip() if isinstance(value, str) else value.isoformat())
+    day, clock, second, fraction, hours, minutes, rest = found.groups("") if found else [""] * 7
     try:
-        if not isinstance(value, datetime):
-            found = MOMENT.fullmatch(str(value).strip())
-            day, clock, second, fraction, hours, minutes = found.groups("") if found else [""] * 6
-            value = datetime.fromisoformat(f"{day}T{clock or '00:00'}{second or ':00'}{fraction or '.':0<7.7}"
-                                           f"{hours or '+00'}:{minutes or '00'}")
-        zoned = value.replace(tzinfo=timezone.utc) if value.utcoffset() is None else value
-        text = zoned.astimezone(timezone.utc).isoformat()
+        said = datetime.fromisoformat(f"{day}T{clock or '00:00'}{second or ':00'}{fraction or '.':0<7.7}"
+                                      f"{hours or '+00'}:{minutes or '00'}{rest}")
+        text = said.astimezone(timezone.utc).isoformat()
     except (ValueError, OverflowError):
         return ""
     return text if text <= "9999-12-31T00:00:00+00:00" else ""
