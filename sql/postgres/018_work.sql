@@ -780,12 +780,17 @@ END $$;
 --
 -- Invariants: no change without its line and its reason; an id never changes, a payload stays or goes.
 
-CREATE FUNCTION semel._operator_line(what text, reason text, of_consumer text, of_source text, id text)
-RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION semel._operator_reason(reason text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF octet_length(coalesce(reason, '')) NOT BETWEEN 1 AND 1000 THEN
         PERFORM semel._refuse('a reason of 1 to 1000 bytes is required (goes to the audit log)');
     END IF;
+END $$;
+
+CREATE FUNCTION semel._operator_line(what text, reason text, of_consumer text, of_source text, id text)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._operator_reason(reason);
     INSERT INTO semel.audit (at, who, what, reason, consumer, source, message_id)
     VALUES (semel._now(), session_user, what, reason, of_consumer, of_source, id);
 END $$;
@@ -920,6 +925,105 @@ BEGIN
     END IF;
     PERFORM semel._write(p, k, before, semel._operated(before, becomes, said, reason, semel._now()), nothing, false,
                          false);
+    RETURN true;
+END $$;
+
+-- The message is rejected in favour of its copy: it keeps its payload, its version stays open for the copy, and those
+-- that wait for its business keys are not woken. Its business keys.
+CREATE FUNCTION semel._operator_supersede(p semel._policy, k semel._key, before semel.inbox, reason text)
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    keeps semel._policy := p;
+    elsewhere semel._key;
+    r semel.inbox := semel._operated(before, 'rejected', NULL, reason, semel._now());
+    business text[];
+BEGIN
+    PERFORM semel._hold_business(before, true);
+    WITH held AS (DELETE FROM semel.business_key AS b
+                  WHERE b.consumer = before.consumer AND b.source = before.source AND b.message_id = before.message_id
+                  RETURNING b.business_key),
+    wanted AS (DELETE FROM semel.business_want AS w
+               WHERE w.consumer = before.consumer AND w.source = before.source AND w.message_id = before.message_id
+               RETURNING w.business_key)
+    SELECT array_agg(a.business_key ORDER BY a.business_key) INTO business
+    FROM (SELECT * FROM held UNION SELECT * FROM wanted) AS a;
+    keeps.keep := 'always';
+    r := semel._write(keeps, elsewhere, before, r, NULL, false, false);
+    IF k.order_key IS NOT NULL THEN
+        r.version := NULL;
+        PERFORM semel._key_changed(p, k, before, r, semel._now());
+    END IF;
+    RETURN business;
+END $$;
+
+-- What no judgement of the program could allow.
+CREATE FUNCTION semel._operator_correctable(p semel._policy, before semel.inbox, content bytea) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF (before.status IN ('dead', 'quarantined', 'failed')) IS NOT TRUE THEN
+        PERFORM semel._refuse(format('a message that is %s is not corrected', before.status));
+    ELSIF p.keep = 'never' THEN
+        PERFORM semel._refuse('the consumer keeps no payloads (keep_payload): what is stored could never be run');
+    ELSIF content IS NULL OR octet_length(content) > p.payload_max THEN
+        PERFORM semel._refuse(format('a payload of at most %s bytes is required (payload_max)', p.payload_max));
+    ELSIF octet_length(before.message_id) > 253 THEN
+        PERFORM semel._refuse('its id is too long to be followed by ~1: at most 253 bytes');
+    END IF;
+END $$;
+
+-- For `semel inbox retry --payload`: a copy of the message with this payload, and nothing else of its own, is to run
+-- under the id of the message and ~1; the message is rejected. false: the row is not as it was judged.
+CREATE FUNCTION semel._operator_correct(of_consumer text, of_source text, id text, was text, content bytea,
+                                        forced boolean, reason text)
+RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    p semel._policy := semel._policy(of_consumer);
+    k semel._key;
+    r semel.inbox;
+    m semel._message;
+    a semel._answer;
+    business text[];
+BEGIN
+    SELECT i.* INTO r FROM semel.inbox AS i
+    WHERE i.consumer = of_consumer COLLATE "C" AND i.source = of_source COLLATE "C" AND i.key = semel.message_key(id);
+    IF r.order_key IS NOT NULL AND NOT p.order_said THEN
+        p := semel._policy_settle(p, r.version IS NOT NULL);
+    END IF;
+    IF p.ord <> 'none' AND r.order_key IS NOT NULL THEN
+        k := semel._key(p, r.order_key, true);
+    END IF;
+    r := semel._locked(r.stream, r.key, false);
+    IF r.status IS DISTINCT FROM was COLLATE "C" OR semel._damaged(r) THEN
+        RETURN false;
+    END IF;
+    PERFORM semel._operator_correctable(p, r, content);
+    m := (r.source, r.message_id || '~1', r.type, content, r.headers, NULL,
+          CASE WHEN p.ord <> 'none' THEN r.order_key END, r.version,
+          CASE WHEN r.fingerprint IS NOT NULL THEN semel._fingerprint(NULL, content) END, NULL, NULL, NULL);
+    IF NOT semel._try_lock(p.consumer, m.source, m.message_id)
+       OR EXISTS (SELECT FROM semel.record AS i WHERE i.stream = r.stream AND i.key = semel.message_key(m.message_id))
+    THEN
+        PERFORM semel._refuse('there is a message with the id of the corrected copy already');
+    END IF;
+    PERFORM semel._operator_reason(reason);
+    PERFORM semel._operator_line('correct', semel._show(format('as %s: %s', m.message_id, reason), 1000), of_consumer,
+                                 of_source, id);
+    business := semel._operator_supersede(p, k, r, format('corrected as %s: %s', m.message_id, reason));
+    IF forced IS NOT TRUE AND p.ord = 'arrival' AND EXISTS (SELECT FROM semel._first(p, k.order_key)) THEN
+        PERFORM semel._refuse('others of its order key would run before the corrected copy; force it if their order '
+                              'does not matter');
+    END IF;
+    m.business_key := business[1];
+    a := semel._deliver(p, m, 'put', p.lease, NULL, NULL);
+    IF (a.act = 'ack' AND a.status = 'waiting' AND a.why <> 'duplicate') IS NOT TRUE THEN
+        PERFORM semel._refuse(format('the corrected copy could not run: it would be %s', a.status));
+    END IF;
+    INSERT INTO semel.business_want (consumer, business_key, source, message_id)
+    SELECT of_consumer, b.b, m.source, m.message_id FROM unnest(business) AS b (b) ON CONFLICT DO NOTHING;
+    UPDATE semel.record AS i SET traceparent = r.traceparent
+    WHERE i.stream = r.stream AND i.key = semel.message_key(m.message_id) AND r.traceparent IS NOT NULL;
+    PERFORM semel._operator_line('correction', semel._show(format('of %s: %s', id, reason), 1000), of_consumer,
+                                 m.source, m.message_id);
     RETURN true;
 END $$;
 

@@ -13,7 +13,8 @@
 --             by functions that change a row only as these commands may, and write who did it (the role that logged in)
 --             into the audit. semel.consumer(text, jsonb) is its to call.
 --             It cannot make a record, nor take one away (but an event of the outbox and an idempotency key without an
---             answer, by discarding it), nor change an id or a payload. Give each person a login of their own.
+--             answer, by discarding it), nor change an id or a payload; a corrected copy has another payload than its
+--             message, which is rejected and stays. Give each person a login of their own.
 --   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
 --             They cannot change the schema.
 --
@@ -77,6 +78,7 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     GRANT EXECUTE ON FUNCTION
         semel._operator_keys(text, text[]), semel._operator_rows(text, text[], text[]),
         semel._operator_business(text, text[], text[]), semel._operate(text, text, text, text, text, text, text),
+        semel._operator_correct(text, text, text, text, bytea, boolean, text),
         semel._operator_rewind(text, text[], integer[], bigint[], text),
         semel._operator_selection(text, text, boolean),
         semel._operator_select(bigint, bigint[], text[], text[], text[], timestamptz[]),

@@ -472,6 +472,7 @@ struct correcting {
     struct commanding c; /* the message itself */
     struct work copy;
     struct semel_audit line; /* of the copy */
+    struct semel_str reason; /* as it was given */
     bool unknown;            /* a commit before this run may have been done */
 };
 
@@ -570,6 +571,35 @@ static semel_status check_copy(const struct correcting *k, struct semel_error *e
     return SEMEL_OK;
 }
 
+/* The database makes the move for a role that writes no row. */
+static semel_status correct_by_owner(struct correcting *k, const struct semel_row *row, bool *ret_made,
+                                     struct semel_error *err)
+{
+    const struct item *item = &k->c.items[0];
+    const struct semel__msg *copy = k->copy.items[0]->msg;
+    const struct semel_corrected what = {.consumer = k->c.work.inbox->policy->consumer,
+                                         .source = item->msg->source,
+                                         .id = item->msg->id,
+                                         .was = row->progress.state,
+                                         .payload = copy->payload,
+                                         .reason = k->reason,
+                                         .force = k->c.command->force};
+    semel_status status = semel_store_correct(k->c.work.inbox->store, &what, ret_made, err);
+    if (status == SEMEL_INVALID && err->cls != SEMEL_CLASS_BROKEN)
+        k->c.results[0].judged = SEMEL_JUDGED_COPY_REFUSED;
+    return status;
+}
+
+static semel_status correct_by_rows(struct correcting *k, int64_t now_us, struct semel_error *err)
+{
+    semel_status status = write_lines(k, now_us, err);
+    if (status == SEMEL_OK)
+        status = semel__work_settle(&k->c.work, err);
+    if (status == SEMEL_OK)
+        status = semel__work_put(&k->copy, err);
+    return status == SEMEL_OK ? check_copy(k, err) : status;
+}
+
 static semel_status correct(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct correcting *k = ctx;
@@ -590,13 +620,11 @@ static semel_status correct(void *ctx, int64_t now_us, bool *undo, struct semel_
     status = plan(c, 0, err);
     if (status != SEMEL_OK || c->n_lines == 0)
         return status;
-    status = write_lines(k, now_us, err);
-    if (status == SEMEL_OK)
-        status = semel__work_settle(&c->work, err);
-    if (status == SEMEL_OK)
-        status = semel__work_put(&k->copy, err);
-    if (status == SEMEL_OK)
-        status = check_copy(k, err);
+    bool made = false;
+    assert(row != NULL);
+    status = correct_by_owner(k, row, &made, err);
+    if (status == SEMEL_OK && !made)
+        status = correct_by_rows(k, now_us, err);
     *undo = status != SEMEL_OK;
     return status;
 }
@@ -618,7 +646,8 @@ semel_status semel__inbox_correct(struct semel_inbox *inbox, struct semel_correc
                                  .items = &item,
                                  .lines = &line,
                                  .rows = &command->row,
-                                 .results = ret}};
+                                 .results = ret},
+                           .reason = command->reason};
     *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_STATE_ABSENT};
     semel__arena_reset(&inbox->arena);
     semel__arena_reset(&inbox->scratch);

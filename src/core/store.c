@@ -415,6 +415,14 @@ semel_status semel_store_audit(struct semel_store *store, const struct semel_aud
     return store->ops->audit(store, lines, n, now_us, err);
 }
 
+semel_status semel_store_correct(struct semel_store *store, const struct semel_corrected *what, bool *ret_made,
+                                 struct semel_error *err)
+{
+    assert(store->in_tx && what->reason.n > 0);
+    *ret_made = false;
+    return store->ops->correct != NULL ? store->ops->correct(store, what, ret_made, err) : SEMEL_OK;
+}
+
 /* ---- consumers ----------------------------------------------------------------------------------- */
 
 void semel_store_begin_early(struct semel_store *store, struct semel_str consumer)

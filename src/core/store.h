@@ -239,6 +239,14 @@ struct semel_audit {
     bool forced; /* done although a check spoke against it */
 };
 
+/* A message that its corrected copy supersedes (command.c): the row as it was judged, and what is the copy's own. */
+struct semel_corrected {
+    struct semel_str consumer, source, id;
+    enum semel_row_status was;
+    struct semel_str payload, reason;
+    bool force;
+};
+
 /* The configuration file that set a consumer (consumer.h). Not given: none did. */
 struct semel_set_by {
     struct semel_str host, file;
@@ -410,6 +418,10 @@ struct semel_store_ops {
      * by one call, and the database knows who it is. Lines of one call have the same `what` and `reason`. */
     semel_status (*audit)(struct semel_store *store, const struct semel_audit *lines, size_t n, int64_t now_us,
                           struct semel_error *err);
+    /* NULL, or: stores a corrected copy, ends its message and writes both audit lines, for a role that writes no row
+     * itself. *ret_made false: this role writes, and nothing was done. RETRY: the row is not as it was. */
+    semel_status (*correct)(struct semel_store *store, const struct semel_corrected *what, bool *ret_made,
+                            struct semel_error *err);
 
     /* Is a transaction open on the native handle, whoever began it? */
     bool (*busy)(struct semel_store *store);
@@ -518,6 +530,8 @@ semel_status semel_store_outbox_put(struct semel_store *store, const struct seme
                                     char ret_id[37], struct semel_error *err);
 semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *lines, size_t n, int64_t now_us,
                                struct semel_error *err);
+semel_status semel_store_correct(struct semel_store *store, const struct semel_corrected *what, bool *ret_made,
+                                 struct semel_error *err);
 bool semel_store_busy(struct semel_store *store);
 void semel_store_begin_early(struct semel_store *store, struct semel_str consumer);
 semel_status semel_store_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,

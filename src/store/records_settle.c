@@ -7,6 +7,9 @@
  * it is released. Keys are woken after all rows have changed. A role that only reads the tables makes one change, by a
  * function of the owner, and without a reason none.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "core/state.h"
 #include "core/version.h"
 #include "store/records.h"
@@ -290,4 +293,40 @@ semel_status semel__record_settle(struct semel_store *store, struct semel_settle
         status = settle(db, batch, once, SQL_EACH(skip_fields, skips, n_skips), &asked, err);
     semel__arena_done(&arena);
     return status;
+}
+
+/* What the owner's function refuses is no fault of the setup: its own text says why. */
+static semel_status refused(semel_status status, struct semel_error *err)
+{
+    static const char code[] = ": 22023: ";
+    char text[sizeof err->text];
+    const char *why = status == SEMEL_INVALID && err != NULL ? strstr(err->text, code) : NULL;
+    if (why == NULL)
+        return status;
+    snprintf(text, sizeof text, "%s", why + sizeof code - 1);
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s", text);
+}
+
+semel_status semel__record_correct(struct semel_store *store, const struct semel_corrected *what, bool *ret_made,
+                                   struct semel_error *err)
+{
+    static const struct sql_field fields[] = {SQL_FIELD(struct semel_corrected, consumer, consumer),
+                                              SQL_FIELD(struct semel_corrected, source, source),
+                                              SQL_FIELD(struct semel_corrected, id, message_id),
+                                              SQL_FIELD(struct semel_corrected, was, was),
+                                              SQL_FIELD(struct semel_corrected, payload, payload),
+                                              SQL_FIELD(struct semel_corrected, reason, reason),
+                                              SQL_FIELD(struct semel_corrected, force, force)};
+    static const struct sql_field done[] = {{.name = SQL_NAME_done}};
+    struct sql *db = semel__db_of(store);
+    struct semel_corrected given = *what;
+    struct sql_into into = {SQL_FIELDS(done), .items = ret_made, .size = sizeof *ret_made};
+    if (!db->by_operator)
+        return SEMEL_OK;
+    given.payload.p = given.payload.n > 0 ? given.payload.p : ""; /* empty is content */
+    semel_status status = semel__db_do(db, "storing a corrected copy", SQL_settle_correct, SQL_ONE(fields, &given),
+                                       NULL, semel__db_read_item, &into, err);
+    return status != SEMEL_OK || *ret_made
+               ? refused(status, err)
+               : semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "an inbox row changed while it was held");
 }

@@ -355,6 +355,133 @@ def test_operator_gives_commands_about_many_and_rewinds(letters):
     assert audit(letters)[-1] == ("ops", "rewind: partition 0 from 7 to 2", "again", "")
 
 
+def message(shops, id):
+    found, = shops.sql("SELECT status, payload, type, headers, order_key, traceparent, error_text, due_at IS NOT NULL, "
+                       f"message_time, attempts FROM semel.inbox WHERE message_id = '{id}'")
+    return found
+
+
+CORRECT = "SELECT semel._operator_correct('{}', '', '{}', '{}', '{}', {}, '{}')"
+
+
+# B4 I27 P41
+def test_operator_corrects_a_payload_by_the_owners_function(letters, tmp_path):
+    letters.sql("UPDATE semel.inbox SET headers = '{\"a\":\"b\"}', type = 'Paid', traceparent = 'tp', "
+                "message_time = now() - interval '1 hour' WHERE message_id = 'd2'")
+    letters.sql("SELECT semel.inbox_put('mail', 'empty', payload => '{}')", role="shop")
+    letters.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, error_class = 'transient', error_text = 'x', "
+                "attempts = 1 WHERE message_id = 'empty'")
+    raw = tmp_path / "raw"
+    raw.write_bytes(b"\x00\xff{")
+    done = letters.as_ops("inbox", "retry", "d2", "-c", "billing", "--payload", f"@{raw}", "--reason", "wrong currency",
+                          "--json")
+    assert done.code == 0 and [(a["result"], a["copy"], a["status"]) for a in done.json] == [
+        ("done", "d2~1", "rejected")], done
+    assert message(letters, "d2")[:8] == ("rejected", "\\x7b226e223a20327d", "Paid", '{"a":"b"}', "k2", "tp",
+                                          "corrected as d2~1: wrong currency", "f")
+    assert message(letters, "d2~1") == ("waiting", "\\x00ff7b", "Paid", '{"a":"b"}', "k2", "tp", "", "t", "", "0")
+    assert audit(letters) == [("ops", "correct", "as d2~1: wrong currency", "d2"),
+                              ("ops", "correction", "of d2: wrong currency", "d2~1")]
+    assert letters.sql("SELECT message_id FROM semel.business_want WHERE business_key = 'b2'") == [("d2~1",)]
+    assert letters.sql("SELECT FROM semel.business_key WHERE business_key = 'b2'") == []
+    again = letters.as_ops("inbox", "retry", "d2", "-c", "billing", "--payload", "{}", "--reason", "x")
+    assert again.code == 4 and "is rejected: there is nothing to correct" in again.err
+    empty = letters.as_ops("inbox", "retry", "empty", "-c", "mail", "--payload", "", "--reason", "x")
+    assert empty.code == 0 and message(letters, "empty~1")[:2] == ("waiting", "\\x"), empty
+
+    taken = letters.sql("SELECT message_id, raw FROM semel.inbox_take('billing', 9)", role="shop")
+    assert taken == [("d2~1", "\\x00ff7b")]
+    token, = letters.sql("SELECT lease_token FROM semel.inbox WHERE message_id = 'd2~1'")
+    letters.sql(f"SELECT semel.inbox_finish({token[0]}, 'permanent', reason => 'still wrong')", role="shop")
+    file = tmp_path / "lines"
+    file.write_text(json.dumps({"id": "d2~1", "payload": "1"}) + "\n" + json.dumps({"id": "d3", "payload": "2"}))
+    done = letters.as_ops("inbox", "retry", "-c", "billing", "--payloads", f"@{file}", "--reason", "x")
+    assert done.code == 0 and "2 corrected" in done.out, done
+    assert [message(letters, id)[:2] for id in ("d2~1~1", "d3~1")] == [("waiting", "\\x31"), ("waiting", "\\x32")]
+
+
+# B4 I27 P41
+def test_operator_corrects_only_what_the_program_corrects(letters):
+    behind = letters.as_ops("inbox", "retry", "d1", "-c", "billing", "--payload", "{}", "--reason", "x")
+    assert behind.code == 4 and "would run before the corrected copy" in behind.err, behind
+    unknown = letters.as_ops("inbox", "retry", "u1", "-c", "mail", "--payload", "{}", "--reason", "x")
+    assert unknown.code == 4 and "is unknown: there is nothing to correct" in unknown.err, unknown
+    letters.sql("SELECT semel.inbox_put('billing', 'd4~1', payload => '{\"theirs\": 1}')", role="shop")
+    before = letters.sql("SELECT * FROM semel.inbox ORDER BY arrival")
+    taken = letters.as_ops("inbox", "retry", "d4", "-c", "billing", "--payload", "{}", "--reason", "x")
+    assert taken.code == 4 and "there is a message with the id of the corrected copy already" in taken.err, taken
+    long = letters.as_ops("inbox", "retry", "d2", "-c", "billing", "--payload", "x" * 2000, "--reason", "y" * 1001)
+    assert long.code != 0 and "reason" in long.err, long
+    assert letters.sql("SELECT * FROM semel.inbox ORDER BY arrival") == before and audit(letters) == []
+    forced = letters.as_ops("inbox", "retry", "d1", "-c", "billing", "--payload", "{}", "--reason", "x", "--force")
+    assert forced.code == 0, forced
+    assert letters.sql("SELECT status, due_at <= now() FROM semel.inbox WHERE message_id = 'w1'") == [("waiting", "t")]
+    blocked = letters.sql("SELECT status, error_class FROM semel.inbox WHERE message_id = 'd1~1'")
+    assert blocked == [("waiting", "blocked")]
+
+
+# B4 I27 P41: what the function does not do, whoever calls it and with whatever
+def test_the_function_that_corrects_writes_nothing_else(letters):
+    letters.sql("SELECT semel.inbox_put('mail', 'done', payload => '{}')", role="shop")
+    letters.sql("UPDATE semel.inbox SET status = 'completed', due_at = NULL, processed_at = now(), attempts = 1 "
+                "WHERE message_id = 'done'")
+    letters.sql("SELECT semel.inbox_put('mail', 'fresh', payload => '{}')", role="shop")
+    letters.sql("SELECT semel.consumer('none', '{\"effect\": \"outside\"}')")
+    letters.sql("SELECT semel.inbox_fail('none', 'n1', payload => '{}', class => 'permanent')", role="shop")
+    letters.sql("SELECT semel.consumer('none', '{\"effect\": \"atomic\", \"keep_payload\": \"never\"}')")
+    letters.sql("SELECT semel.consumer('mail', '{\"payload_max\": 1000}')")
+    long = "l" * 254
+    letters.sql(f"SELECT semel.inbox_fail('mail', '{long}', payload => '{{}}', class => 'permanent')", role="shop")
+    before = letters.sql("SELECT * FROM semel.inbox ORDER BY arrival")
+    good = CORRECT.format("billing", "d2", "dead", "\\x00", "true", "x")
+    for role in ("shop", "mill"):
+        assert "42501" in refused(letters, good, role), role
+    letters.sql("GRANT USAGE ON SCHEMA semel TO mill; GRANT SELECT ON ALL TABLES IN SCHEMA semel TO mill")
+    assert "42501" in refused(letters, good, "mill")  # who only reads
+    for args, text in ((("mail", "u1", "unknown", "\\x00", "true", "x"), "that is unknown is not corrected"),
+                       (("mail", "done", "completed", "\\x00", "true", "x"), "that is completed is not corrected"),
+                       (("mail", "fresh", "waiting", "\\x00", "true", "x"), "that is waiting is not corrected"),
+                       (("none", "n1", "dead", "\\x00", "true", "x"), "keeps no payloads"),
+                       (("mail", "f1", "failed", "\\x" + 1001 * "00", "true", "x"), "at most 1000 bytes"),
+                       (("mail", long, "dead", "\\x00", "true", "x"), "too long to be followed by ~1"),
+                       (("billing", "d1", "dead", "\\x00", "false", "x"), "others of its order key would run"),
+                       (("billing", "d2", "dead", "\\x00", "true", ""), "a reason of 1 to 1000 bytes"),
+                       (("billing", "d2", "dead", "\\x00", "true", 1001 * "x"), "a reason of 1 to 1000 bytes")):
+        told = refused(letters, CORRECT.format(*args), "ops")
+        assert "22023" in told and text in told, (args, told)
+    for args in (("billing", "d2", "failed"), ("mail", "d2", "dead"), ("nobody", "d2", "dead"),
+                 ("billing", "d9", "dead")):
+        assert letters.sql(CORRECT.format(*args, "\\x00", "true", "x"), role="ops") == [("f",)], args
+    assert letters.sql("SELECT * FROM semel.inbox ORDER BY arrival") == before and audit(letters) == []
+    nothing = CORRECT.format("billing", "d2", "dead", "x", "true", "x").replace("'x'", "NULL", 1)
+    assert "22023" in refused(letters, nothing, "ops")
+    assert letters.sql(good, role="ops") == [("t",)]
+    others = letters.sql("SELECT * FROM semel.inbox WHERE message_id NOT LIKE 'd2%' ORDER BY arrival")
+    assert others == [row for row in before if "d2" not in row]
+
+
+# B4 I27 P41 P74
+def test_a_copy_by_an_operator_takes_the_place_of_its_message(letters):
+    letters.sql("SELECT semel.consumer('v', '{\"effect\": \"outside\", \"order\": \"version\"}')")
+    for version in (1, 2):
+        letters.sql(f"SELECT semel.inbox_put('v', 'v{version}', payload => '{{}}', order_key => 'k', "
+                    f"version => {version}, business_key => 'bv')")
+    letters.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, attempts = 1, error_class = 'transient', "
+                "error_text = 'x' WHERE message_id = 'v1'")
+    done = letters.as_ops("inbox", "retry", "v1", "-c", "v", "--payload", "1", "--reason", "x")
+    assert done.code == 0, done
+    assert letters.sql("SELECT version, last_version FROM semel.inbox JOIN semel.order_key USING (consumer, order_key) "
+                       "WHERE message_id = 'v1~1'") in ([("1", "")], [("1", "0")])
+    for id in ("v1~1", "v2"):
+        (got, token), = letters.sql("SELECT message_id, token FROM semel.inbox_take('v', 1)")
+        assert got == id
+        letters.sql(f"SELECT semel.inbox_finish({token})")
+        if id == "v1~1":
+            letters.sql("UPDATE semel.inbox SET due_at = now() WHERE message_id = 'v2'")
+            letters.sql("DELETE FROM semel.business_key")
+    assert letters.sql("SELECT last_version FROM semel.order_key WHERE consumer = 'v'") == [("2",)]
+
+
 # B4 I27 P78
 def test_operator_meets_business_keys_as_everybody_does(letters):
     put = "SELECT semel.inbox_put('mail', '{}', payload => '{{}}', business_key => '{}')"

@@ -99,6 +99,12 @@ SELECT b.n FROM :rows AS b CROSS JOIN r CROSS JOIN LATERAL (
         pg_catalog.set_config('semel.reason', '', true)) AS c
 WHERE c.done
 
+-- name: settle_correct
+-- only: SQLite has no roles
+-- The whole move, for such a role.
+-- gives: done
+SELECT semel._operator_correct(:consumer, :source, :message_id, :was, :payload, :force, :reason) AS done
+
 -- name: settle_drop
 DELETE FROM semel.business_key AS k USING :rows AS b
 WHERE k.consumer = :consumer AND k.business_key = b.business_key AND k.source = b.source
