@@ -26,13 +26,13 @@ import common  # noqa: E402
 
 # What is counted: (the limit, which rises only with a new capability, and the goal, set before the relay was there).
 LIMITS = {
-    "lines of the product": (92900, 55500),
-    "lines with demo and bench": (99760, 62000),
+    "lines of the product": (92914, 55500),
+    "lines with demo and bench": (99772, 62000),
     "lines of the PostgreSQL driver": (3650, 3400),
     "lines of the SQLite driver": (1400, 1400),
     "lines of port and records": (6780, 2500),
     "functions used by siblings only": (150, 150),
-    "functions used by their own room only": (606, 550),
+    "functions used by their own room only": (607, 550),
     "functions exported for nobody": (0, 0),
     "places of a store operation": (8, 8),
     "places of a source": (5, 5),

@@ -276,6 +276,9 @@ void cli_acts_fail(const struct semel_act_line *acts, size_t n);
 void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n);
 /* The bytes as they are; on a terminal only text. 0, or an exit code. */
 int cli_payload_print(struct semel_str payload);
+/* The bytes of the member payload_base64 of a line. */
+semel_status cli_payload_decode(const struct semel_json *line, struct semel_arena *arena, struct semel_str *ret,
+                                struct semel_error *err);
 
 /* A time as 2026-11-15T22:48:07Z, or as "3 min ago" / "in 40 s" relative to now; SEMEL_NONE is "". */
 void cli_time(int64_t us, char *out, size_t size);

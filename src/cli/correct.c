@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * correct.c: `semel inbox retry --payloads`: dead letters whose payloads are corrected, by lines as `semel inbox
- * export` writes them. Of a line only id, source and payload are read.
+ * export` writes them. Of a line only id, source and payload, or payload_base64, are read.
  *
  * Invariants: each line is a transaction of its own. A line that is bad, or whose message is not one to be corrected,
  * is named and left alone: the same lines may be given again after an interruption.
@@ -44,6 +44,14 @@ static semel_status read_line(struct lines *run, struct semel_str line, struct s
         status = semel__json_get(json, SEMEL_STR("/source"), run->ops->arena, &kind[1], ret_source, err);
     if (status == SEMEL_OK)
         status = semel__json_get(json, SEMEL_STR("/payload"), run->ops->arena, &kind[2], &run->given.payload, err);
+    if (status == SEMEL_OK && semel__str_given(semel__json_find(line, SEMEL_STR("/payload_base64")))) {
+        if (kind[2] != SEMEL_JSON_MISSING)
+            status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                                 "payload and payload_base64 are both there; give one of them");
+        else
+            status = cli_payload_decode(json, run->ops->arena, &run->given.payload, err);
+        kind[2] = SEMEL_JSON_STRING;
+    }
     semel__json_free(json);
     if (status != SEMEL_OK)
         return status;

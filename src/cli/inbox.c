@@ -7,6 +7,7 @@
  * said to be cut. Signals are kept, not handled: a command stops between two messages and never within one.
  */
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/error.h"
 #include "cli/cli.h"
 #include "ops/ops.h"
@@ -267,6 +268,20 @@ static const struct cli_command ls = {
 
 #define EXPORT_PAGE 50
 
+static void put_payload(struct semel_object *object, struct semel_str payload)
+{
+    struct semel_buf text;
+    if (semel__utf8_valid(payload)) {
+        semel__object_text(object, "payload", payload);
+        return;
+    }
+    semel__buf_init(&text, CLI_JSON_MAX);
+    semel__base64_put(&text, payload);
+    semel__object_text(object, "payload_base64", semel__buf_str(&text));
+    object->buf.failed |= text.failed;
+    semel__buf_done(&text);
+}
+
 /* A line that `semel send --lines` takes. The payload is a string, so that it comes back byte for byte. */
 static void put_line(struct semel_object *object, const struct semel_row *row)
 {
@@ -283,7 +298,7 @@ static void put_line(struct semel_object *object, const struct semel_row *row)
         semel__object_time(object, "time", row->message_time_us);
     if (semel__str_given(row->headers))
         semel__object_raw(object, "headers", row->headers);
-    semel__object_text(object, "payload", row->payload);
+    put_payload(object, row->payload);
 }
 
 /* Exit code of one row: it is printed, or why it is not. */
@@ -294,9 +309,8 @@ static int export_row(const struct semel_row *row)
     semel__str_show(id, sizeof id, row->id);
     if (!semel__str_given(row->payload))
         return cli_fail(CLI_FAILED, "%s: its payload is not kept; it is left out", id);
-    if (!semel__utf8_valid(row->payload) || !semel__utf8_valid(row->id))
-        return cli_fail(CLI_FAILED, "%s: its payload is not text; it is left out: semel inbox show --payload has it",
-                        id);
+    if (!semel__utf8_valid(row->id))
+        return cli_fail(CLI_FAILED, "%s: its id is not text; it is left out: semel inbox show --payload has it", id);
     semel__object_init(&object);
     put_line(&object, row);
     return cli_object_print(&object);
@@ -355,9 +369,9 @@ static const struct cli_command export_command = {
     .options = export_options,
     .no_json = true,
     .help = "Each line is one that semel send --lines takes: id, source, type, order_key, version, time, headers and "
-            "payload.\n"
-            "Business keys are not in it. A message whose payload is not kept, or is not text, is named on stderr and\n"
-            "left out; the exit code is then 1.\n"
+            "payload,\n"
+            "or payload_base64 where it is not text. Business keys are not in it. A message whose payload is\n"
+            "not kept is named on stderr and left out; the exit code is then 1.\n"
             "\n"
             "Examples:\n"
             "  semel inbox export --consumer billing --dead > dead.jsonl\n"

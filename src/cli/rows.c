@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/digest.h"
+#include "base/error.h"
+#include "base/json.h"
 #include "cli/cli.h"
 #include "ops/ops.h"
 
@@ -270,6 +273,20 @@ int cli_payload_print(struct semel_str payload)
     if (payload.n > 0)
         fwrite(payload.p, 1, payload.n, stdout);
     return CLI_OK;
+}
+
+semel_status cli_payload_decode(const struct semel_json *line, struct semel_arena *arena, struct semel_str *ret,
+                                struct semel_error *err)
+{
+    struct semel_str text = {0};
+    enum semel_json_kind kind = SEMEL_JSON_MISSING;
+    semel_status status = semel__json_get(line, SEMEL_STR("/payload_base64"), arena, &kind, &text, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (kind != SEMEL_JSON_STRING || semel__base64_read(text, arena, ret) != SEMEL_BASE64_OK)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "payload_base64 must be a string of base64, with its padding");
+    return SEMEL_OK;
 }
 
 /* ---- commands to them ---------------------------------------------------------------------------- */

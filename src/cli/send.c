@@ -31,7 +31,7 @@
 #include "semel/semel.h"
 
 #define VERSION_MAX (INT64_MAX - 1) /* the one behind it must be a number, too */
-#define LINE_MAX_BYTES ((size_t)SEMEL_PAYLOAD_HARD_MAX + SEMEL_HEADERS_MAX + 65536)
+#define LINE_MAX_BYTES ((size_t)SEMEL_PAYLOAD_HARD_MAX / 3 * 4 + SEMEL_HEADERS_MAX + 65536) /* in base64 */
 #define CHUNK 65536
 #define BATCH 1000
 #define BATCH_BYTES ((size_t)4 << 20) /* of lines; a longer one is a batch of its own */
@@ -165,6 +165,7 @@ enum member {
     M_NOT_BEFORE,
     M_VERSION,
     M_PAYLOAD,
+    M_PAYLOAD_BASE64,
     M_HEADERS,
     M_COUNT
 };
@@ -179,6 +180,7 @@ static const char *const member_names[M_COUNT] = {
     [M_NOT_BEFORE] = "not_before",
     [M_VERSION] = "version",
     [M_PAYLOAD] = "payload",
+    [M_PAYLOAD_BASE64] = "payload_base64",
     [M_HEADERS] = "headers",
 };
 
@@ -204,8 +206,8 @@ static bool walk(const struct semel_json *json, struct semel_str line, struct se
             at++;
         if (at == M_COUNT)
             return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                               "there is no member \"%.*s\"; there are id, payload, source, type, order_key, version, "
-                               "business_key, headers, time and not_before",
+                               "there is no member \"%.*s\"; there are id, payload, payload_base64, source, type, "
+                               "order_key, version, business_key, headers, time and not_before",
                                name.n < 40 ? (int)name.n : 40, name.p) == SEMEL_OK;
         values[at] = value;
     }
@@ -266,6 +268,11 @@ static bool take_time(const struct reader *r, enum member member, int64_t *ret_u
 static bool take_payload(const struct reader *r, struct semel_str *ret)
 {
     struct semel_str text = r->values[M_PAYLOAD];
+    if (semel__str_given(r->values[M_PAYLOAD_BASE64]) && semel__str_given(text))
+        return semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "payload and payload_base64 are both there; give one of them") == SEMEL_OK;
+    if (semel__str_given(r->values[M_PAYLOAD_BASE64]))
+        return cli_payload_decode(r->json, r->arena, ret, r->err) == SEMEL_OK;
     if (!semel__str_given(text))
         return semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "payload is missing") == SEMEL_OK;
     if (text.p[0] == '"')
@@ -688,7 +695,8 @@ const struct cli_command cli_send = {
         "for Python or Node, semel_inbox_work or semel_inbox_take in C, or inbox_take in SQL.\n"
         "\n"
         "With --lines each line of stdin is an object with the member id, and where wanted payload (text, or any\n"
-        "JSON), source, type, order_key, version, business_key, headers (an object), time and not_before; what a\n"
+        "JSON; payload_base64 for other bytes), source, type, order_key, version, business_key, headers (an object), "
+        "time and not_before; what a\n"
         "line does not say is taken from the options. A line that is bad is named on stderr and the others go on.\n"
         "Lines are committed in batches of up to 1000 and counted when they are; what was interrupted can be sent\n"
         "again, because repeats are duplicates.\n"

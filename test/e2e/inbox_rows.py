@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Rows for tests of `semel inbox`, written by plain SQL; a worker that handles what is due through the extension."""
 import contextlib
+import json
 import sqlite3
 import threading
 import time
@@ -132,3 +133,28 @@ def working(store, extension, decide=lambda message_id: "done", consumer="billin
         worker.join(DEADLINE_S)
         if worker.trouble is not None:
             raise worker.trouble
+
+
+ODD = {"bytes": bytes(range(256)), "nul": b"a\x00b", "broken": b"{\"a\": \xc3}", "surrogate": b"\xed\xa0\x80",
+       "empty": b"", "text": "\u20ac \u202e\U0001f600\n".encode(), "json": b"{ \"a\" : 1.0 }", "one": b"\xff", "two": b"\xff\xfe",
+       "base64": b"/w==", "large": bytes(range(256)) * 3000}
+
+
+def export_comes_back(semel, sql, folder):
+    """Payloads of every kind, and a tombstone, are exported, and sent to another consumer byte for byte."""
+    for id, payload in ODD.items():
+        (folder / "payload").write_bytes(payload)
+        assert semel("send", "-c", "billing", "--id", id, f"@{folder}/payload").code == 0
+    gone = {"id": "gone", "payload": "", "headers": {"semel_tombstone": "true"}}
+    assert semel("send", "-c", "billing", "--lines", stdin=json.dumps(gone)).code == 0
+    exported = semel("inbox", "export", "-c", "billing")
+    lines = [json.loads(line) for line in exported.out.splitlines()]
+    assert exported.code == 0 and [line["id"] for line in lines] == [*ODD, "gone"], exported.err
+    binary = {line["id"] for line in lines if "payload_base64" in line}
+    assert binary == {"bytes", "nul", "broken", "surrogate", "one", "two", "large"}
+    again = semel("send", "-c", "copy", "--lines", stdin=exported.out)
+    assert again.code == 0 and again.out.startswith(f"{len(lines)} lines: {len(lines)} accepted"), again
+    rows = {consumer: sql(f"SELECT message_id, payload, headers FROM inbox WHERE consumer = '{consumer}' "
+                          "ORDER BY arrival") for consumer in ("billing", "copy")}
+    assert rows["billing"] == rows["copy"]
+    return {row[0]: row[1:] for row in rows["copy"]}

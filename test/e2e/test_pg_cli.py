@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from conftest import binary, run, wait_for
+from inbox_rows import ODD, export_comes_back
 from pg import Database, empty_pg, pg, pg_server  # noqa: F401 (fixtures)
 
 FILES = sorted((pathlib.Path(os.environ["SEMEL_SOURCE"]) / "sql" / "postgres").glob("[0-9]*.sql"))
@@ -382,3 +383,9 @@ def test_show_and_discard_name_those_who_wait_for_a_business_key(pg):
     assert f"never run; due then, because they wait for its business key: {named}\n" in done.out, done
     assert pg.sql("SELECT count(*) FROM semel.inbox WHERE status = 'waiting' AND due_at <= now()") == [("12",)]
     assert "holders" in pg.semel("inbox", "show", "pay-2", "--json").out
+
+
+def test_a_payload_of_any_bytes_is_exported_and_sent_again(pg, tmp_path):  # noqa: F811
+    rows = export_comes_back(pg.semel, lambda text: pg.sql(text.replace("inbox", "semel.inbox")), tmp_path)
+    assert rows.pop("gone") == ("\\x", '{"semel_tombstone": "true"}')
+    assert {id: bytes.fromhex(payload[2:]) for id, (payload, _) in rows.items()} == ODD
