@@ -146,6 +146,8 @@ class Receiver:
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if len(body) < int(self.headers["Content-Length"]):
+                    return  # who sent it was killed
                 receiver.hung += self.path in receiver.stuck
                 while self.path in receiver.stuck:
                     time.sleep(0.05)
