@@ -4,7 +4,6 @@ import collections
 import io
 import json
 import os
-import pathlib
 import random
 import re
 import signal
@@ -415,77 +414,7 @@ def test_the_relay_of_an_sqlite_file(tmp_path, kafka):  # noqa: F811
     assert came == {f"o{k}": [n for n in range(100) if n % 5 == k] for k in range(5)}
 
 
-# ---- many events ----
-
-# How many, and how large each is: small ones in the long form; in the short one so large that all of them together are
-# more than the relay may have.
-MANY, LARGE = (1_000_000, 200) if LONG else (8_000, 8_000)
-MEMORY_MB = 64
-
-
-def put_many(outbox, many, aggregates=1000, each=None):
-    """Events 0 to many - 1 of so many aggregates in turn, in one transaction, or in several of `each` events."""
-    for first in range(0, many, each or many):
-        with outbox.db.cursor() as cursor:
-            cursor.execute("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, destination) "
-                           "SELECT gen_random_uuid(), 'order', 'm' || i %% %s, 'changed', "
-                           "convert_to('{\"n\": ' || i || ', \"x\": \"' || repeat('x', %s) || '\"}', 'UTF8'), %s "
-                           "FROM generate_series(%s, %s) AS i",
-                           (aggregates, LARGE, outbox.name, first, min(first + (each or many), many) - 1))
-
-
-def check_many(outbox, many, aggregates=1000):
-    """All came, each aggregate in order."""
-    last, again = {}, 0
-    for key, n in outbox.kafka.numbers(outbox.name, PARTITIONS) if LONG else ():  # the others take long to print
-        if n > last.get(key, -1):
-            assert n == last.get(key, int(key[1:]) - aggregates) + aggregates, (key, n)
-            last[key] = n
-        else:
-            again += 1
-    assert not LONG or sum(n // aggregates + 1 for n in last.values()) == many
-    print("published again:", again)
-
-
-def check_memory(daemon, what):
-    """What the process had at most; a sanitizer has a memory of its own."""
-    status = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{daemon.process.pid}/status").read_text()
-                  .splitlines() if ":" in line)
-    peak_mb, now_mb = (int(status[name].split()[0]) / 1024 for name in ("VmHWM", "RssAnon"))
-    print(f"{what}: at most {peak_mb:.1f} MB resident; {now_mb:.1f} MB of it anonymous now")
-    sanitized = re.search(rb"lib[at]san\.so", pathlib.Path(binary()).read_bytes())
-    assert sanitized or peak_mb < MEMORY_MB
-
-
-def test_a_transaction_with_very_many_events_needs_little_memory(tmp_path, outbox):
-    # O2, O5
-    with Daemon(tmp_path, outbox.settings()) as daemon:
-        daemon.ready()
-        put_many(outbox, MANY)
-        daemon.until(lambda: outbox.left() == 0, "all are published", 1200)
-        check_memory(daemon, f"{MANY} events of one transaction")
-    check_many(outbox, MANY)
-
-
-def test_a_broker_that_is_down_while_very_many_events_arrive_costs_little_memory(tmp_path, outbox):
-    # O2, P63
-    with Daemon(tmp_path, outbox.settings(retry={"first": "100ms", "ceiling": "1s"})) as daemon:
-        daemon.ready()
-        put_many(outbox, 1)
-        daemon.until(lambda: outbox.left() == 0, "the first is published")
-        outbox.kafka.stop()
-        put_many(outbox, MANY, each=MANY // 20)
-        daemon.until(lambda: daemon.lines("destination is down") or daemon.lines("cannot publish"), "it is noticed")
-        failed = daemon.metric("semel_outbox_results_total", outbox="orders", result="retried")
-        daemon.until(lambda: daemon.metric("semel_outbox_results_total", outbox="orders", result="retried") > failed,
-                     "it is tried again while all are there")
-        assert outbox.ask("SELECT count(*) FROM semel.outbox") == MANY
-        check_memory(daemon, f"{MANY} events that wait for a broker")
-        outbox.kafka.start()
-        daemon.until(lambda: outbox.left() == 0, "all are published", 1200)
-        check_memory(daemon, "and after they were published")
-    check_many(outbox, MANY)
-
+# ---- many events of one aggregate ----
 
 WAITING = 200_000 if LONG else 2_000
 SHARD = "(get_byte(decode(md5('order/' || {}), 'hex'), 0) & 63)"
