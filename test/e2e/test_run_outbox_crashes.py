@@ -27,7 +27,7 @@ from test_run_outbox import writers
 from test_run_outbox_sinks import ENV, KEYS, Outbox, Receiver, settings
 
 LONG = os.environ.get("SEMEL_LONG") is not None
-POINTS = [label for label in LABELS if label != "relay.ahead"]  # only where it reads ahead: PostgreSQL with Kafka
+POINTS = [label for label in LABELS if label != "relay.ahead"]  # nothing is read ahead beside events that stand aside
 SHORT_LEASE = {"lease": "1500ms", "timeout": "700ms", "retry": {"max": 1000, "first": "50ms", "ceiling": "200ms"}}
 
 
@@ -174,6 +174,38 @@ def test_killed_at_each_label_while_events_stand_aside(tmp_path, any_outbox, lab
     receiver.server.shutdown()
     print("again:", putter.check([(id, body) for id, body, _ in receiver.got]), sorted(seen))
     assert {"waiting", "failed"} <= seen
+
+
+@pytest.mark.parametrize("label", POINTS if LONG else ["relay.published"])
+def test_killed_at_each_label_while_events_wait_for_a_missing_topic(tmp_path, pg, kafka, label):  # noqa: F811
+    # O2, O3, O5, T15, P111: on Kafka, where several events of an aggregate travel together
+    outbox, committed = KafkaOutbox(pg, kafka), {f"o{i}": [] for i in range(5)}
+    late, waiting = f"{outbox.name}-late", []
+    config = outbox.settings(to={"topics": [outbox.name, late]}, **SHORT_LEASE)
+
+    def fill():
+        for _ in range(20):
+            for key, numbers in committed.items():
+                outbox.put(key, len(numbers))
+                numbers.append(len(numbers))
+            outbox.put("late", len(waiting), to=late)
+            waiting.append(len(waiting))
+    fill()
+    with Daemon(tmp_path, config, name="first") as first:
+        first.until(lambda: outbox.left() == len(waiting), "the others have gone")
+        first.until(lambda: outbox.ask("SELECT count(*) FROM semel.outbox_aside WHERE status = 'waiting'") > 0, "aside")
+        first.kill()
+    fill()
+    killed(tmp_path, config, label, 1)
+    kafka.topic(late, 4)
+    fill()
+    killed(tmp_path, config, label, 1)  # what stands aside goes
+    with Daemon(tmp_path, config, name="last") as last:
+        last.ready()
+        last.until(lambda: outbox.left() == 0, "all have gone", 120)
+    print("again:", outbox.check(committed))
+    came = [json.loads(payload)["n"] for _, _, payload, _ in kafka.read(late, 4)]
+    assert list(dict.fromkeys(came)) == waiting
 
 
 # ---- one in flight: never back ----
