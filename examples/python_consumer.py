@@ -24,4 +24,5 @@ for line in sys.stdin.buffer:
             tx.execute("SELECT act, why FROM semel.inbox_fail('billing', %s, raw => %s, class => 'permanent', "
                        "reason => %s)", (message_id, payload, str(error)))
             act, why = tx.fetchone()
-    print(name, act, why)  # committed; run and ack: acknowledge it now, later: let the broker bring it again
+    # It is committed; run and ack: acknowledge it now, later: let the broker bring it again.
+    print(name, act, why, flush=True)

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""The consumers in other languages: every message is delivered twice to each of them, in another order."""
+"""The consumers in other languages: every message is delivered twice to each of them, in another order; each of them is
+killed, and loses its server."""
+import collections
+import json
 import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+from middleware import NODE_PATHS
 from pg import pg_server  # noqa: F401  (a fixture)
 from pgsql import SOURCE, Shop
 
@@ -17,7 +24,7 @@ UNREACHABLE = ["dial tcp", "no such host", "i/o timeout", "Unknown host", "Could
 EXAMPLES = SOURCE / "examples"
 JDBC = pathlib.Path("/usr/share/java/postgresql.jar")
 GO_PQ = pathlib.Path("/usr/share/gocode/src/github.com/lib/pq")
-NODE_PATHS = [path for path in os.environ.get("NODE_PATH", "").split(":") if path] + ["/usr/share/nodejs"]
+ANSWER_S = 60
 
 
 def need(program, package):
@@ -92,8 +99,16 @@ def deliver(command, env, messages, deliveries):
     return [line.split() for line in done.stdout.splitlines()]
 
 
+def environment(shop):
+    return {**os.environ, "DATABASE_URL": f"{shop.url}?sslmode=disable", "NODE_PATH": ":".join(NODE_PATHS),
+            "JDBC_URL": f"jdbc:postgresql://127.0.0.1:{shop.server.port}/{shop.name}?user=postgres"}
+
+
+LANGUAGES = [python, node, go, java, go_pgx, spring]
+
+
 # T6, T14, I2, I3
-@pytest.mark.parametrize("language", [python, node, go, java, go_pgx, spring])
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_every_message_delivered_twice_takes_effect_once_and_never_again(pg_server, tmp_path, language):  # noqa: F811
     command = language(tmp_path)
     shop = Shop(pg_server)
@@ -101,8 +116,7 @@ def test_every_message_delivered_twice_takes_effect_once_and_never_again(pg_serv
     messages = {f"evt-{n}": f'{{"account": "a{n % 3}", "cents": {n}}}' for n in range(1, 41)}
     deliveries = [*messages] * 2
     random.Random(4).shuffle(deliveries)
-    env = {**os.environ, "DATABASE_URL": f"{shop.url}?sslmode=disable", "NODE_PATH": ":".join(NODE_PATHS),
-           "JDBC_URL": f"jdbc:postgresql://127.0.0.1:{pg_server.port}/{shop.name}?user=postgres"}
+    env = environment(shop)
     seen = set()
     for _ in range(2):
         told = deliver(command, env, messages, deliveries)
@@ -132,3 +146,118 @@ def test_every_message_delivered_twice_takes_effect_once_and_never_again(pg_serv
         ["ack", "no_id"], ["k" * 256, "ack", "no_id"], ["n\0", "ack", "no_id"], ["k" * 255, "run", "new"]]
     assert sorted(shop.sql("SELECT convert_from(payload, 'UTF8') FROM semel.inbox WHERE status = 'quarantined'")) == [
         ("a NUL in it",), ("a long id",), ("no id",)]
+
+
+class Broker:
+    """Gives a consumer its lines, a few ahead, and again what is unanswered when it ends; its lines are the answers."""
+
+    AHEAD = 4
+
+    def __init__(self, command, shop, messages, deliveries, chance):
+        self.words, self.env = [str(word) for word in command], environment(shop)
+        self.server, self.messages, self.left = shop.server, messages, collections.deque(deliveries)
+        self.asked, self.told, self.again, self.process = collections.deque(), [], 0, None
+        self.chance = chance
+
+    def start(self):
+        self.process = subprocess.Popen(self.words, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE)
+
+    def ended(self):
+        """Its exit code, and its complaint. What it has not answered is to be delivered again."""
+        self.process.stdin = None  # it may be broken
+        complaint = self.process.communicate(timeout=60)[1]
+        code, self.process = self.process.returncode, None
+        self.again += len(self.asked)
+        self.left.extendleft(reversed(self.asked))
+        self.asked.clear()
+        return code, complaint.decode()
+
+    def answer(self):
+        """One more of its lines; False: it has ended."""
+        while self.left and len(self.asked) < self.AHEAD:
+            name = self.left.popleft()
+            self.asked.append(name)
+            try:
+                self.process.stdin.write(f"{name} {self.messages[name]}\n".encode())
+                self.process.stdin.flush()
+            except BrokenPipeError:
+                break
+        late = threading.Timer(ANSWER_S, self.process.kill)
+        late.start()
+        line = self.process.stdout.readline().decode()
+        late.cancel()
+        if not line.endswith("\n"):
+            return False
+        name, act, why = line.split()
+        assert name == self.asked.popleft()
+        if act == "later":
+            assert why == "busy"  # the server has yet to notice that who is killed is gone
+            self.left.append(name)
+        else:
+            self.told.append((name, act, why))
+        return True
+
+    def kill(self):
+        time.sleep(self.chance.random() / 40)  # anywhere in the work on the next one
+        self.process.kill()
+        while self.answer():  # what it had printed counts
+            pass
+        assert self.ended()[0] == -signal.SIGKILL
+
+    def restart(self):
+        """Of the server: an error ends who is at work, and who is started meanwhile, and nothing is acknowledged."""
+        self.server.stop(signal.SIGINT)
+        while self.answer():
+            pass
+        code, complaint = self.ended()
+        assert code > 0 and complaint, (code, complaint)
+        self.start()
+        assert not self.answer()
+        code, complaint = self.ended()
+        assert code > 0 and complaint, (code, complaint)
+        self.server.start()
+
+
+# T1 T6 T14 I2 I26: all that a process and a database can do
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_books_balance_after_poison_copies_kills_and_a_restart(pg_server, tmp_path, language):  # noqa: F811
+    command = language(tmp_path)
+    shop = Shop(pg_server)
+    shop.sql("""DROP TABLE ledger; CREATE TABLE ledger (account text, cents bigint);
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+PERFORM pg_sleep(0.01); RETURN coalesce(NEW, OLD); END $$;
+CREATE TRIGGER slow BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION slow();
+CREATE TRIGGER slow BEFORE DELETE ON semel.begun FOR EACH ROW EXECUTE FUNCTION slow()""")  # kills before it, and behind
+    rounds = 20 if LONG else 6
+    good = {f"evt-{n}": json.dumps({"account": f"a{n % 3}", "cents": n}) for n in range(1, 10 * rounds)}
+    poison = {"p1": "no JSON", "p2": '{"account": "\\u0000", "cents": 1}', "p3": '{"account": "a0", "cents": "none"}',
+              "p4": '{"cents": 1'}
+    deliveries = [*good, *poison] * 2
+    chance = random.Random(17)
+    chance.shuffle(deliveries)
+    broker = Broker(command, shop, {**good, **poison}, deliveries, chance)
+    accidents = {(n + 1) * len(deliveries) // (rounds + 2): broker.restart if n % 7 == 1 else broker.kill
+                 for n in range(rounds + 1)}
+    try:
+        while broker.left or broker.asked:
+            if broker.process is None:
+                broker.start()
+            assert broker.answer(), broker.ended()
+            for at in [at for at in accidents if at <= len(broker.told) and broker.asked]:
+                accidents.pop(at)()
+                break
+        broker.process.stdin.close()
+        assert broker.ended() == (0, "")
+    finally:
+        if broker.process:
+            broker.process.kill()
+    assert not accidents and broker.again > rounds  # each of them has hit somebody at work
+    assert sorted(name for name, _, _ in broker.told) == sorted(deliveries)
+    new = [name for name, _, why in broker.told if why == "new"]
+    assert len(new) == len(set(new))  # what is told is committed: nobody is told twice
+    assert sorted(shop.sql("SELECT account, cents FROM ledger")) == sorted(
+        (row["account"], str(row["cents"])) for row in map(json.loads, good.values()))
+    rows = shop.sql("SELECT message_id, status, attempts, payload IS NOT NULL FROM semel.inbox")
+    assert {row[0]: row[1:] for row in rows} == {**{name: ("completed", "1", "f") for name in good},
+                                                 **{name: ("dead", "1", "t") for name in poison}}
