@@ -156,7 +156,8 @@ def pytest_generate_tests(metafunc):
     """The dear ones are run for every driver in the long form only: their rules are the same code in all of them."""
     if "running" in metafunc.fixturenames:
         dear = metafunc.definition.name in ("test_storm_of_poison_copies_and_kills_balances",
-                                            "test_killed_consumer_leaves_one_effect_and_its_lease_is_recovered")
+                                            "test_killed_consumer_leaves_one_effect_and_its_lease_is_recovered",
+                                            "test_worker_outlives_a_restart_of_the_server")
         drivers = metafunc.module.DRIVERS[:1] if dear and not LONG else metafunc.module.DRIVERS
         metafunc.parametrize("running", drivers, indirect=True, scope="module")
 
@@ -304,6 +305,25 @@ def test_batch_runs_each_message_once_and_blames_only_the_culprit(desk):
     said = desk.deliver(("m6", {"cents": 6}), ("m7", {"sql": "INSERT INTO line VALUES (7, NULL)"}),
                         ("m8", {"cents": 8}))
     assert [one["status"] for one in said] == [None, "failed", None]  # by a deferred constraint, so alone
+
+
+# An interrupted batch: it runs again as a whole, and no attempt counts
+def test_batch_whose_connection_dies_in_the_middle_runs_again(desk):
+    dies = "SELECT CASE WHEN nextval('tries') < 3 THEN pg_terminate_backend(pg_backend_pid()) END"
+    said = desk.deliver(("m1", {}), ("m2", {"sql": dies}), ("m3", {"raise": "Rejected"}), ("m4", {}))
+    assert [(one["act"], one["attempt"], one["status"]) for one in said] == [
+        ("run", 1, None), ("run", 1, None), ("ack", 1, "rejected"), ("run", 1, None)]
+    assert desk.books() == [("m1", "1"), ("m2", "1"), ("m4", "1")]
+    assert len(desk.sql("SELECT DISTINCT tx FROM ledger")) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_batch_whose_commit_is_lost_is_read_again(desk, when):
+    desk.deliver(("m0", {}))
+    desk.app.wire.when = when
+    said = desk.deliver(*((f"m{n}", {"outcome": n}) for n in range(1, 4)))
+    assert [one["why"] for one in said] == [{"before": "new", "after": "duplicate"}[when]] * 3
+    assert desk.books() == [(f"m{n}", "1") for n in range(4)] and desk.app.wire.when is None
 
 
 def test_batch_handler_gets_all_of_them_and_each_alone_when_it_fails(desk):
@@ -606,10 +626,15 @@ BAD = {"down": ("Unavailable", ""), "no_schema": ("Unusable", "semel migrate"), 
 
 
 def test_bad_servers_are_told_apart_and_named(desk):
+    one, two = {"id": "m1", "body": "{}"}, {"id": "m2", "body": "{}"}
     for alias, (kind, hint) in BAD.items():
-        for asked in [{"op": "deliver", "messages": [{"id": "m1", "body": "{}"}]}, {"op": "work_once"}]:
+        for asked in [{"op": "deliver", "messages": [one]}, {"op": "deliver", "messages": [one, two]},
+                      {"op": "deliver", "messages": [one], "effect": "outside"}, {"op": "work_once"}]:
             said = desk.app.ask(**{"consumer": desk.name, "db": alias, "set": {"tries": 2}, **asked})
             assert said[0] == kind and hint in said[1], (alias, said)
+        said = desk.app.ask("put", consumer=desk.name, db=alias, message=one)  # in the program's own transaction
+        assert isinstance(said, tuple), (alias, said)
+    assert desk.rows() == [] and desk.books() == [] and desk.calls() == []
     desk.sql("INSERT INTO semel.access VALUES ('another', 'nobody_much'); GRANT USAGE ON SCHEMA semel TO nobody_much;"
              "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA semel TO nobody_much")
     try:
@@ -618,6 +643,18 @@ def test_bad_servers_are_told_apart_and_named(desk):
     finally:
         desk.sql("DELETE FROM semel.access; REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM nobody_much; "
                  "REVOKE USAGE ON SCHEMA semel FROM nobody_much")
+
+
+def test_worker_outlives_a_restart_of_the_server(desk):
+    desk.ask("put", message={"id": "m1", "body": "{}"})
+    desk.app.eye.close()
+    desk.shop.server.stop(signal.SIGINT)
+    desk.ask("work", set={"tries": 1})
+    poll(lambda: f"{desk.name}: store unavailable: " in desk.app.log.read_text())
+    desk.shop.server.start()
+    poll(lambda: desk.rows() == [("m1", "completed", "1")])
+    desk.ask("stop")
+    assert desk.books() == [("m1", "1")]
 
 
 # T1 T6 I26: poison, copies, kills and a restart of the server; the books balance

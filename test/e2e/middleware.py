@@ -21,7 +21,7 @@ import threading
 import pytest
 
 from pg import free_port
-from pgsql import SOURCE, Shop, committed, pg_server, poll  # noqa: F401  (a fixture)
+from pgsql import MIGRATIONS, SOURCE, Database, Shop, committed, pg_server, poll, run_file  # noqa: F401  (a fixture)
 
 HERE = pathlib.Path(__file__).parent / "apps"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "semel/node/node_modules"
@@ -460,6 +460,36 @@ def test_half_a_body_begins_nothing(app, db):
         link.sendall(b"POST /act HTTP/1.1\r\nHost: a\r\nX-User: alice\r\nIdempotency-Key: %s\r\nContent-Type: "
                      b"application/json\r\nContent-Length: 100\r\n\r\n{" % KEY.encode())
     assert app.send()[0] == 201 and effects(db) == 1
+
+
+BAD = {"down": "store unavailable", "no_schema": 'schema "semel" does not exist', "old": "key_begin",
+       "no_rights": "permission denied for schema semel"}
+
+
+# A store that is away, or will not do: the log has the reason, no handler runs, and the key is free
+@pytest.mark.parametrize("bad", BAD)
+def test_store_that_will_not_do_is_503_and_nothing_is_done(running, shop, tmp_path, db, bad):
+    server, wire = shop.server, Wire(shop.server.port)
+    if bad in ("no_schema", "old"):
+        other = Database(server, f"{bad}_{running.name}")
+        for path in MIGRATIONS[:12] if bad == "old" else []:
+            run_file(other, path)
+        other.sql("CREATE TABLE ledger (message_id text, amount int)")
+    server.psql("postgres", "CREATE ROLE stranger LOGIN", check=False)
+    url = {"down": shop.url.replace(str(server.port), str(wire.port)), "no_rights": server.url(shop.name, "stranger")}
+    small = App(running.name, url.get(bad) or other.url, tmp_path, WAIT="0.3", POOL_TIMEOUT="0.3")
+    wire.listener.shutdown(socket.SHUT_RDWR)  # it goes away when the application has started
+    wire.done()
+    wire.cut()
+    try:
+        answer = small.send()
+        assert problem(answer) == (503, "not-stored") and b"nothing was done" in answer[2]
+        assert header(answer, "retry-after") == ["1"] and BAD[bad] in small.log.read_text()
+        assert small.process.poll() is None and not (url.get(bad) is None and other.sql("SELECT 1 FROM ledger"))
+    finally:
+        small.kill()
+    assert (effects(db), keys(db)) == (0, 0)
+    assert running.send()[0] == 201 and effects(db) == 1
 
 
 def test_restart_of_the_server_in_the_middle_leaves_one_effect(app, shop, db):

@@ -12,7 +12,8 @@ from fastapi.responses import Response, StreamingResponse
 from semel.asgi import Idempotency, connection
 
 app = fastapi.FastAPI()
-pool = psycopg_pool.AsyncConnectionPool(os.environ["DATABASE_URL"], min_size=2, max_size=10, open=False)
+pool = psycopg_pool.AsyncConnectionPool(os.environ["DATABASE_URL"], min_size=2, max_size=10, open=False,
+                                         timeout=float(os.environ.get("POOL_TIMEOUT", "30")))
 app.add_middleware(Idempotency, pool=pool, rule=lambda method, path: "required" if path.startswith("/act") else "off",
                    caller=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode() or None,
                    wait=float(os.environ.get("WAIT", "20")), max_stored=100_000, max_answer=1_000_000)
