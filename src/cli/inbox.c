@@ -341,6 +341,8 @@ static int export_all(struct semel_ops *ops, const struct semel_query *query)
     if (all_damaged > 0)
         return cli_fail(CLI_FAILED, "%zu row%s cannot be read as Semel's and %s left out", all_damaged,
                         CLI_S(all_damaged), all_damaged == 1 ? "is" : "are");
+    if (after == SEMEL_NONE)
+        (void)cli_fail(CLI_OK, "nothing matches: no message was exported");
     return code;
 }
 

@@ -584,6 +584,35 @@ static void advise_end(const struct semel_ops_facts *f, struct semel_buf *next)
     suggest(f, next, f->row, "If its effect was made by other means", "resolve", REASON);
 }
 
+static bool by_version(const struct semel_ops_facts *f)
+{
+    return f->policy->order == SEMEL_ORDER_VERSION && semel__str_given(f->row->order_key);
+}
+
+/* The key of the row, as a command would find it. */
+static struct semel_key key_of(const struct semel_ops_facts *f)
+{
+    return (struct semel_key){.by_version = by_version(f),
+                              .last_version = f->history->last_version,
+                              .skipped = f->history->skipped,
+                              .n_skipped = f->history->n_skipped,
+                              .open = f->open != NULL,
+                              .parked = (int64_t)f->behind,
+                              .head_arrival = f->head != NULL ? f->head->arrival : SEMEL_NONE,
+                              .head_version = f->head != NULL ? f->head->version : SEMEL_NONE};
+}
+
+/* Where the message itself is at fault no retry helps, and nothing speaks against a copy. */
+static void advise_correction(const struct semel_ops_facts *f, struct semel_buf *next)
+{
+    const struct semel_key key = key_of(f);
+    if (f->row->progress.error_class == SEMEL_CLASS_PERMANENT && f->row->kept &&
+        semel__command_judge(f->policy, f->row, semel__str_given(f->row->order_key) ? &key : NULL, f->now_us,
+                             SEMEL_COMMAND_CORRECT, false) == SEMEL_JUDGED_ALLOWED)
+        suggest(f, next, f->row, "If its payload is wrong, to run a corrected copy instead", "retry",
+                "--payload @FILE " REASON);
+}
+
 /* It died of a gap: a retry has it judged again, only force runs it past what is missing. */
 static void advise_gap(const struct semel_ops_facts *f, struct semel_buf *next)
 {
@@ -625,6 +654,7 @@ static void explain_dead(const struct semel_ops_facts *f, struct semel_buf *why,
                      semel__row_never_fit(f->row)
                          ? "Have it sent again with what it lacks; or, if the handler can do without,"
                          : "Fix the cause, then");
+    advise_correction(f, next);
     advise_end(f, next);
 }
 
@@ -752,11 +782,6 @@ void semel__explain_damaged(struct semel_str damage, struct semel_buf *why, stru
 
 /* ---- what a command would do ----------------------------------------------------------------------- */
 
-static bool by_version(const struct semel_ops_facts *f)
-{
-    return f->policy->order == SEMEL_ORDER_VERSION && semel__str_given(f->row->order_key);
-}
-
 static void explain_retry(const struct semel_ops_facts *f, bool force, struct semel_buf *text)
 {
     const struct semel_progress *progress = &f->row->progress;
@@ -802,19 +827,6 @@ void semel__put_stale(const struct semel_ops_facts *f, struct semel_buf *text)
     semel__buf_addz(text, "; stale once it has run: ");
     if (!by_version(f) || (!name_missing(f, text) && !text->failed))
         text->n = at;
-}
-
-/* The key of the row, as a command would find it. */
-static struct semel_key key_of(const struct semel_ops_facts *f)
-{
-    return (struct semel_key){.by_version = by_version(f),
-                              .last_version = f->history->last_version,
-                              .skipped = f->history->skipped,
-                              .n_skipped = f->history->n_skipped,
-                              .open = f->open != NULL,
-                              .parked = (int64_t)f->behind,
-                              .head_arrival = f->head != NULL ? f->head->arrival : SEMEL_NONE,
-                              .head_version = f->head != NULL ? f->head->version : SEMEL_NONE};
 }
 
 void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum semel_command_kind kind,

@@ -136,8 +136,8 @@ def working(store, extension, decide=lambda message_id: "done", consumer="billin
 
 
 ODD = {"bytes": bytes(range(256)), "nul": b"a\x00b", "broken": b"{\"a\": \xc3}", "surrogate": b"\xed\xa0\x80",
-       "empty": b"", "text": "\u20ac \u202e\U0001f600\n".encode(), "json": b"{ \"a\" : 1.0 }", "one": b"\xff", "two": b"\xff\xfe",
-       "base64": b"/w==", "large": bytes(range(256)) * 3000}
+       "empty": b"", "text": "\u20ac \u202e\U0001f600\n".encode(), "json": b"{ \"a\" : 1.0 }",
+       "one": b"\xff", "two": b"\xff\xfe", "base64": b"/w==", "large": bytes(range(256)) * 3000}
 
 
 def export_comes_back(semel, sql, folder):

@@ -463,7 +463,8 @@ def test_what_cannot_be_exported_is_named_and_the_others_are(store):
     result = store.semel("inbox", "export", "-c", "billing")
     assert result.code == 1 and [json.loads(line)["id"] for line in result.out.splitlines()] == ["text", "other"]
     assert "none: its payload is not kept" in result.err
-    assert store.semel("inbox", "export", "-c", "billing", "--type", "nothing").out == ""
+    nothing = store.semel("inbox", "export", "-c", "billing", "--type", "nothing")
+    assert (nothing.code, nothing.out) == (0, "") and "nothing matches: no message was exported" in nothing.err
     assert store.semel("inbox", "export").code == 2
 
 
@@ -491,6 +492,17 @@ def test_a_payload_is_corrected_by_a_line_in_base64(store):
     line = json.dumps({"id": "pay-1", "payload_base64": "/wA="})
     assert store.semel("inbox", "retry", "-c", "billing", "--payloads", "-", "--reason", "x", stdin=line).code == 0
     assert store.sql("SELECT payload FROM semel_inbox WHERE message_id = 'pay-1~1'") == [(b"\xff\x00",)]
+
+
+def test_show_suggests_a_correction_where_the_message_is_at_fault(store):
+    add(store, "pay-1", error_class="permanent", error_text="no such currency", order_key="k")
+    add(store, "pay-2")
+    hint = "If its payload is wrong, to run a corrected copy instead:\n    "
+    told = store.semel("inbox", "show", "pay-1").out
+    assert hint in told and "inbox retry pay-1 --consumer billing --payload @FILE --reason" in told, told
+    assert hint not in store.semel("inbox", "show", "pay-2").out  # the bank was down
+    add(store, "pay-3", "waiting", order_key="k", error_class="blocked", error_text="parked")
+    assert hint not in store.semel("inbox", "show", "pay-1").out  # it would overtake its message
 
 
 # ---- corrected copies ----------------------------------------------------------------------------------
