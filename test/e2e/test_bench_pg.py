@@ -184,3 +184,21 @@ def test_the_benchmark_of_the_gateway_writes_its_cases(tmp_path):
     assert {"nginx", "middleware"} == {*names, *found["skipped"]} & {"nginx", "middleware"}
     assert {(one["case"], one["by"]) for one in found["ratios"]} >= {("replay", "unguarded")}
     assert found["fsync_us"][0] > 0 and "a write with fsync takes" in done.stdout
+
+
+@pytest.mark.skipif(os.environ.get("SEMEL_LONG") != "1", reason="SEMEL_LONG=1 runs it")
+def test_run_measures_commands_about_many_messages_beside_sql(tmp_path):
+    done = subprocess.run([SCRIPT, "--only", "rates-postgres", "--rates-lines", "1500", "--rates-messages", "700",
+                           "--rates-rounds=1"], env={**os.environ, "BENCH_OUT": str(tmp_path)}, capture_output=True,
+                          text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    if "skipped" in done.stdout:
+        pytest.skip(done.stdout)
+    found = json.loads((tmp_path / "rates-postgres.json").read_text())
+    assert set(found["cases"]) == {"insert", "copy", "update", "send", "retry", "discard", "resolve"}
+    assert all(case["per_s"] > 0 for case in found["cases"].values()) and len(found["turns"]) == 1
+    for name, base in (("send", "insert"), ("retry", "update"), ("discard", "update"), ("resolve", "update")):
+        ratio = found["turns"][0][name] / found["turns"][0][base]
+        assert found["cases"][name]["baseline"] == base and abs(found["cases"][name]["ratio"] - ratio) < 0.01
+        assert f"{base:>9}" in next(line for line in done.stdout.splitlines() if line.startswith(name))
+    assert "a write with fsync takes" in done.stdout
