@@ -49,6 +49,11 @@ def test_a_failing_key_waits_and_keeps_its_order(tmp_path, books, topic):
     scenes.order_under_retries(tmp_path, books, topic)
 
 
+def test_what_the_topic_still_has_is_reported(tmp_path, books, topic):
+    scenes.short_on(books, "sqlite")
+    scenes.lag(tmp_path, books, topic)
+
+
 def test_killed_at_labelled_points_nothing_is_lost_or_repeated(tmp_path, books, topic):
     # T1, T7
     scenes.short_on(books, "postgres")
