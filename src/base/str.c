@@ -40,7 +40,7 @@ bool semel__begins_with(struct semel_str s, const char *prefix)
     return prefix[i] == '\0';
 }
 
-bool semel__same_word(struct semel_str a, const char *z)
+bool semel__same_word_rest(struct semel_str a, const char *z)
 {
     size_t i = 0;
     while (i < a.n && z[i] != '\0' && semel__lower(a.p[i]) == semel__lower(z[i]))

@@ -41,7 +41,12 @@ static inline char semel__lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 bool semel__begins_with(struct semel_str s, const char *prefix); /* either case */
-bool semel__same_word(struct semel_str a, const char *z);        /* equal, ignoring case */
+bool semel__same_word_rest(struct semel_str a, const char *z);   /* of semel__same_word alone */
+/* Equal, ignoring case. Most of what is compared differs in its first character. */
+static inline bool semel__same_word(struct semel_str a, const char *z)
+{
+    return (a.n == 0 || semel__lower(a.p[0]) == semel__lower(z[0])) && semel__same_word_rest(a, z);
+}
 /* <0, 0, >0 by bytes; a shorter prefix comes first. "Not given" sorts before everything. */
 int semel__str_cmp(struct semel_str a, struct semel_str b);
 bool semel__str_eq(struct semel_str a, struct semel_str b); /* not given equals only not given */

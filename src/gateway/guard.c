@@ -1317,7 +1317,7 @@ void semel__guard_start(struct semel_guards *guards, struct semel_guard_rule *ru
                         struct semel_str lines)
 {
     const struct semel_http_request *req = semel__http_request(x);
-    struct guard *g = guards->n < guards->max ? semel__calloc(1, sizeof *g) : NULL;
+    struct guard *g = guards->n < guards->max ? semel__alloc(sizeof *g) : NULL;
     if (g == NULL) {
         semel__guard_refuse(guards, x, "too many guarded requests are running");
         return;

@@ -3,9 +3,9 @@
  * records_idempotency.c: idempotency keys, and what operators ask of them. The rules are core's (keys.h); the
  * statements keep what must hold in a race.
  *
- * Invariants: a claim inserts first and reads in the same trip; it takes a row over only as it was judged. An end names
- * the token, so that it changes the row of that claim or none. A replay writes nothing. What operators read is bounded
- * (P44), and leaves answers out unless they are asked for.
+ * Invariants: a claim inserts first and reads in the same trip, on PostgreSQL only what it has not inserted; it takes a
+ * row over only as it was judged. An end names the token, so that it changes the row of that claim or none. A replay
+ * writes nothing. What operators read is bounded (P44), and leaves answers out unless they are asked for.
  */
 #include <assert.h>
 
@@ -78,6 +78,8 @@ static const struct sql_field claim_fields[] = {
     SQL_FIELD(CLAIM, row.lease_until_us, before),
 };
 
+static const struct sql_field put_fields[] = {SQL_MUST(struct args, token, token, 1, INT64_MAX)};
+
 static const struct sql_field ending_fields[] = {
     SQL_FIELD(struct semel_key_ending, token, token), SQL_FIELD(struct semel_key_ending, cause, cause),
     SQL_FIELD(struct semel_key_ending, code, code),   SQL_FIELD(struct semel_key_ending, headers, headers),
@@ -129,6 +131,28 @@ static semel_status key_held(struct semel_store *store, int64_t token, struct se
 
 /* ---- claims -------------------------------------------------------------------------------------- */
 
+/* Claims by the tokens that were inserted, which come in their order. */
+struct put {
+    struct semel_key_claim *claims;
+    size_t n, next;
+};
+
+static semel_status read_put(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    struct put *put = ctx;
+    struct args found;
+    (void)item;
+    semel_status status = semel__db_fill(row, SQL_FIELDS(put_fields), NULL, &found, err);
+    if (status != SEMEL_OK)
+        return status;
+    for (size_t i = 0; i < put->n; i++, put->next = (put->next + 1) % put->n)
+        if (put->claims[put->next].token == found.token) {
+            put->claims[put->next].row.token = found.token;
+            return SEMEL_OK;
+        }
+    return semel__db_damage(row, "a token that was inserted is none of these claims'", err);
+}
+
 /* What the claim has made of its row. */
 static void taken(struct semel_key_claim *claim, struct semel_str owner, int64_t now_us)
 {
@@ -173,6 +197,7 @@ static semel_status key_claim(struct semel_store *store, struct semel_key_claim 
     struct args args = {.lease_owner = owner, .now_us = now_us};
     struct semel_key_claim *again[SEMEL_KEYS_MAX];
     struct reading reading = {arena, &claims[0].row, sizeof(claims[0])};
+    struct put put = {.claims = claims, .n = n};
     size_t n_again = 0;
     assert(store->in_tx && n >= 1 && n <= SEMEL_KEYS_MAX);
     for (size_t i = 0; i < n; i++) {
@@ -181,18 +206,20 @@ static semel_status key_claim(struct semel_store *store, struct semel_key_claim 
         claims[i].again = false;
     }
     semel__db_start(db, "claiming keys");
-    semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args), SQL_EACH(claim_fields, claims, n), NULL, NULL);
+    semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args), SQL_EACH(claim_fields, claims, n), read_put,
+                  &put);
     semel__db_run(db, SQL_idempotency_find, NULL, SQL_EACH(claim_fields, claims, n), read_row, &reading);
     semel_status status = semel__db_flush(db, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         struct semel_key_claim *claim = &claims[i];
-        if (claim->row.status == SEMEL_STATE_ABSENT) {
-            busy(claim); /* another transaction has inserted it, or is about to */
-            continue;
-        }
         if (claim->row.token == claim->token) {
+            taken(claim, owner, now_us);
             claim->act = SEMEL_KEY_RUN;
             claim->why = SEMEL_STR("new");
+            continue;
+        }
+        if (claim->row.status == SEMEL_STATE_ABSENT) {
+            busy(claim); /* another transaction has inserted it, or is about to */
             continue;
         }
         claim->act = semel__key_judge(&claim->row, &claim->want.fp, now_us, &claim->why);

@@ -14,6 +14,7 @@ scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lea
 code, headers, body, completed_at, answer_until, key_until, origin, rule, traceparent
 
 -- name: idempotency_put
+-- gives: token
 -- Only what has no row that can be seen: an insert would wait for a transaction that changes the row.
 INSERT INTO semel.idempotency (scope, key, status, token, fingerprint, created_at, updated_at, lease_until,
                                lease_owner, answer_us, keep_us, origin, rule, traceparent)
@@ -25,10 +26,13 @@ WHERE NOT EXISTS (SELECT FROM semel.idempotency AS i WHERE i.scope = b.scope AND
           b.key COLLATE "C", pg_catalog.hashtextextended(b.scope COLLATE "C", 1936026993)))
 ORDER BY b.n
 ON CONFLICT (scope, key) DO NOTHING
+RETURNING token
 
 -- name: idempotency_find
 -- gives: n, {idempotency_names}
-SELECT b.n, {idempotency_row} FROM :rows AS b JOIN semel.idempotency AS i ON i.scope = b.scope AND i.key = b.key
+-- Not what a put in the same transaction has told.
+SELECT b.n, {idempotency_row}
+FROM :rows AS b JOIN semel.idempotency AS i ON i.scope = b.scope AND i.key = b.key AND i.token <> b.token
 
 -- name: idempotency_retake
 -- gives: n
