@@ -26,8 +26,8 @@ import common  # noqa: E402
 
 # What is counted: (the limit, which rises only with a new capability, and the goal, set before the relay was there).
 LIMITS = {
-    "lines of the product": (92960, 55500),
-    "lines with demo and bench": (99820, 62000),
+    "lines of the product": (92963, 55500),
+    "lines with demo and bench": (99821, 62000),
     "lines of the PostgreSQL driver": (3650, 3400),
     "lines of the SQLite driver": (1400, 1400),
     "lines of port and records": (6780, 2500),

@@ -997,7 +997,9 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM semel._operator_correctable(p, r, content);
-    m := (r.source, r.message_id || '~1', r.type, content, r.headers, NULL,
+    m := (r.source, r.message_id || '~1', r.type, content,
+          CASE WHEN content <> '' AND strpos(r.headers, 'semel_tombstone') > 0
+               THEN (r.headers::jsonb - 'semel_tombstone')::text ELSE r.headers END, NULL,
           CASE WHEN p.ord <> 'none' THEN r.order_key END, r.version,
           CASE WHEN r.fingerprint IS NOT NULL THEN semel._fingerprint(NULL, content) END, NULL, NULL, NULL);
     IF NOT semel._try_lock(p.consumer, m.source, m.message_id)

@@ -18,6 +18,7 @@
 #include "base/point.h"
 #include "base/sort.h"
 #include "base/str.h"
+#include "core/headers.h"
 #include "core/state.h"
 #include "core/version.h"
 #include "core/work.h"
@@ -535,7 +536,9 @@ static semel_status prepare_copy(struct correcting *k, const struct semel_correc
     msg.fp = (struct semel_fp){0};
     for (size_t i = 0; i < given->n_business && msg.n_business < SEMEL_BUSINESS_MAX; i++)
         msg.business[msg.n_business++] = given->business[i];
-    semel_status status = row->fp.kind != SEMEL_FP_NONE ? semel__fp_compute(msg.payload, &msg.fp, err) : SEMEL_OK;
+    semel_status status = semel__headers_settle(msg.payload, &inbox->arena, &msg.headers, err);
+    if (status == SEMEL_OK && row->fp.kind != SEMEL_FP_NONE)
+        status = semel__fp_compute(msg.payload, &msg.fp, err);
     k->copy = (struct work){.inbox = inbox, .mode = WORK_STORE, .n = 1};
     return status == SEMEL_OK ? semel__items_prepare(inbox, &inbox->arena, &msg, &n, settled, &k->copy.items, err)
                               : status;

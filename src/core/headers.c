@@ -153,6 +153,31 @@ semel_status semel__headers_of(const struct semel_delivery *delivery, struct sem
     return semel__headers_json(pairs, kept, arena, ret, err);
 }
 
+semel_status semel__headers_settle(struct semel_str payload, struct semel_arena *arena, struct semel_str *headers,
+                                   struct semel_error *err)
+{
+    struct semel_str name, value;
+    struct semel_buf buf;
+    size_t from = 0;
+    if ((semel__str_given(payload) && payload.n == 0) || headers->n == 0 ||
+        memmem(headers->p, headers->n, SEMEL_TOMBSTONE, sizeof SEMEL_TOMBSTONE - 1) == NULL)
+        return SEMEL_OK;
+    semel__buf_init(&buf, headers->n + 2);
+    semel__buf_addz(&buf, "{");
+    while (semel__json_next(*headers, &from, &name, &value)) {
+        if (semel__str_eqz(name, SEMEL_TOMBSTONE))
+            continue;
+        semel__buf_addz(&buf, buf.n > 1 ? ",\"" : "\"");
+        semel__buf_add(&buf, name.p, name.n);
+        semel__buf_addz(&buf, "\":");
+        semel__buf_add(&buf, value.p, value.n);
+    }
+    semel__buf_addz(&buf, "}");
+    bool ok = !buf.failed && semel__arena_copy(arena, semel__buf_str(&buf), headers);
+    semel__buf_done(&buf);
+    return ok ? SEMEL_OK : semel__fail_memory(err);
+}
+
 /* As a name it is followed by a colon; in a value its quotes would be escaped. */
 bool semel__is_tombstone(const struct semel__msg *msg)
 {

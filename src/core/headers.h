@@ -30,6 +30,10 @@ semel_status semel__headers_json(const struct semel_pair *pairs, size_t n, struc
 /* The headers of a delivery without the reserved name, which is added if the delivery has no value. */
 semel_status semel__headers_of(const struct semel_delivery *delivery, struct semel_arena *arena, struct semel_str *ret,
                                struct semel_error *err);
+/* Headers that somebody else has written, a JSON object: without the reserved name, unless the payload is given and
+ * empty. */
+semel_status semel__headers_settle(struct semel_str payload, struct semel_arena *arena, struct semel_str *headers,
+                                   struct semel_error *err);
 /* Was the message a record without a value? */
 bool semel__is_tombstone(const struct semel__msg *msg);
 

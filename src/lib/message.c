@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "core/headers.h"
 #include "lib/handle.h"
 
 #define FINGERPRINT_MAX 63
@@ -241,6 +242,8 @@ semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool 
         }
         status = keep_defect(s, ret, &why, err);
     }
+    if (status == SEMEL_OK)
+        status = semel__headers_settle(ret->payload, &s->arena, &ret->headers, err);
     return status == SEMEL_OK ? take_fingerprint(s, msg, &ret->fp, err) : status;
 }
 

@@ -532,6 +532,18 @@ def test_a_dead_letter_is_corrected_by_a_copy_and_kept(store, tmp_path):
     assert again.code == 4 and "is rejected: there is nothing to correct" in again.err
 
 
+def test_a_tombstone_that_is_corrected_is_none_any_more(store):
+    add(store, "gone", payload=b"", headers='{"a":"b","semel_tombstone":"true"}')
+    add(store, "still", payload=b"", headers='{"a":"b","semel_tombstone":"true"}')
+    for id, payload in (("gone", "1"), ("still", "")):
+        assert store.semel("inbox", "retry", id, "--payload", payload, "--reason", "x").code == 0
+    assert store.sql("SELECT message_id, headers FROM semel_inbox WHERE message_id LIKE '%~1' ORDER BY 1") == [
+        ("gone~1", '{"a":"b"}'), ("still~1", '{"a":"b","semel_tombstone":"true"}')]
+    line = json.dumps({"id": "forged", "payload": "1", "headers": {"semel_tombstone": "true", "a": "b"}})
+    assert store.semel("send", "-c", "billing", "--lines", stdin=line).code == 0
+    assert store.sql("SELECT headers FROM semel_inbox WHERE message_id = 'forged'") == [('{"a":"b"}',)]
+
+
 @pytest.mark.parametrize("args, code, text", [
     (["pay-1", "pay-2", "--payload", "{}"], 2, "--payload belongs to one message"),
     (["--dead", "--payload", "{}", "--yes"], 2, "--payload belongs to one message"),

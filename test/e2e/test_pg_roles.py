@@ -368,9 +368,12 @@ CORRECT = "SELECT semel._operator_correct('{}', '', '{}', '{}', '{}', {}, '{}')"
 def test_operator_corrects_a_payload_by_the_owners_function(letters, tmp_path):
     letters.sql("UPDATE semel.inbox SET headers = '{\"a\":\"b\"}', type = 'Paid', traceparent = 'tp', "
                 "message_time = now() - interval '1 hour' WHERE message_id = 'd2'")
-    letters.sql("SELECT semel.inbox_put('mail', 'empty', payload => '{}')", role="shop")
+    letters.sql("SELECT semel.inbox_put('mail', 'empty', payload => '{}'), "
+                "semel.inbox_put('mail', 'gone', raw => '', "
+                "headers => '{\"semel_tombstone\": \"true\", \"a\": \"b\"}')",
+                role="shop")
     letters.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, error_class = 'transient', error_text = 'x', "
-                "attempts = 1 WHERE message_id = 'empty'")
+                "attempts = 1 WHERE message_id IN ('empty', 'gone')")
     raw = tmp_path / "raw"
     raw.write_bytes(b"\x00\xff{")
     done = letters.as_ops("inbox", "retry", "d2", "-c", "billing", "--payload", f"@{raw}", "--reason", "wrong currency",
@@ -388,6 +391,8 @@ def test_operator_corrects_a_payload_by_the_owners_function(letters, tmp_path):
     assert again.code == 4 and "is rejected: there is nothing to correct" in again.err
     empty = letters.as_ops("inbox", "retry", "empty", "-c", "mail", "--payload", "", "--reason", "x")
     assert empty.code == 0 and message(letters, "empty~1")[:2] == ("waiting", "\\x"), empty
+    assert letters.as_ops("inbox", "retry", "gone", "-c", "mail", "--payload", "1", "--reason", "x").code == 0
+    assert message(letters, "gone~1")[3] == '{"a": "b"}'  # it is no tombstone any more
 
     taken = letters.sql("SELECT message_id, raw FROM semel.inbox_take('billing', 9)", role="shop")
     assert taken == [("d2~1", "\\x00ff7b")]

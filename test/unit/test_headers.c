@@ -152,6 +152,35 @@ static void mark_of_a_tombstone_goes_by_the_payload(void **state)
     }
 }
 
+/* P76: what a caller gives as JSON has the mark only with a payload that is given and empty. */
+static void mark_that_a_caller_gives_goes_by_the_payload(void **state)
+{
+    static const struct {
+        struct semel_str payload;
+        const char *headers, *expected;
+    } cases[] = {
+        {{"", 0}, "{\"a\":\"1\", \"semel_tombstone\":\"true\"}", "{\"a\":\"1\", \"semel_tombstone\":\"true\"}"},
+        {{"x", 1}, "{\"a\":\"1\", \"semel_tombstone\":\"true\"}", "{\"a\":\"1\"}"},
+        {{"x", 1},
+         "{\"semel_tombstone\" : \"true\", \"a\" : [1, {\"b\":2}], \"c\":\"\\\"\"}",
+         "{\"a\":[1, {\"b\":2}],\"c\":\"\\\"\"}"},
+        {{"x", 1}, "{\"semel_tombstone\":\"true\"}", "{}"},
+        {{"x", 1}, "{ \"a\" : \"semel_tombstone\"}", "{\"a\":\"semel_tombstone\"}"},
+        {{"x", 1}, "{ \"a\" : \"1\" }", "{ \"a\" : \"1\" }"},
+        {{NULL, 0}, "{\"semel_tombstone\":\"true\",\"a\":null}", "{\"a\":null}"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct semel_arena arena;
+        struct semel_str headers = semel__str(cases[i].headers);
+        semel__arena_init(&arena, 1 << 20);
+        assert_int_equal(semel__headers_settle(cases[i].payload, &arena, &headers, NULL), SEMEL_OK);
+        assert_str(headers, cases[i].expected);
+        semel__arena_done(&arena);
+    }
+}
+
 static void too_many_headers_are_refused(void **state)
 {
     static struct semel_pair pairs[SEMEL_HEADER_COUNT_MAX + 1];
@@ -230,6 +259,7 @@ int main(void)
         cmocka_unit_test(two_names_never_become_one_member),
         cmocka_unit_test(no_headers_are_kept_as_nothing),
         cmocka_unit_test(mark_of_a_tombstone_goes_by_the_payload),
+        cmocka_unit_test(mark_that_a_caller_gives_goes_by_the_payload),
         cmocka_unit_test(too_many_headers_are_refused),
         cmocka_unit_test(headers_that_are_too_large_together_are_refused),
         cmocka_unit_test(no_memory_is_told),
