@@ -32,10 +32,8 @@ const { Message, StoreError, Unavailable, Unusable, WORDS, clean, written } = re
 const TAKEN = 'token::text, message_id AS id, source, type, raw, headers, order_key AS "orderKey", version, attempt';
 const BEGUN = 'act, why, attempt, outcome';
 const MIGRATE = 'the schema is missing, or older than this client: semel migrate --store postgres://...';
-const HINTS = {
-  '3F000': MIGRATE, 42883: MIGRATE, 23000: 'a handler never ends its transaction',
-  42501: 'sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers',
-};
+const HINTS = { '3F000': MIGRATE, 42883: MIGRATE, 23000: 'a handler never ends its transaction',
+  42501: 'sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers' };
 
 // Rows as arrays, whatever the parsers of types are: a token does not survive a double, so it is text.
 function call(name, columns, given) {
@@ -388,11 +386,12 @@ class Outbox {
 
   // Gives the id of the event. With { lock: true } events of an aggregate leave in the order of their commits; a lock
   // of yours on the aggregate will do as well.
-  async put(tx, aggregateid, type, body, { headers, id, lock = false } = {}) {
-    const given = {
-      aggregatetype: this.aggregatetype, aggregateid: String(aggregateid), type, destination: this.destination, id,
-      lock, headers: headers || {}, raw: body === null || body === undefined ? null : new Message({ body }).raw,
-    };
+  async put(tx, aggregateid, type, body, { headers = {}, id, lock = false } = {}) {
+    const { aggregatetype, destination } = this;
+    const { message_id: about, raw } = new Message({ id: aggregateid, body }).arguments();
+    if (about === null) throw new WORDS.permanent(`an event about "${clean(aggregateid)}": such an id cannot be stored`);
+    const payload = body === null || body === undefined ? null : raw;
+    const given = { aggregatetype, aggregateid: about, type, destination, id, lock, headers, raw: payload };
     return (await tx.query(call('outbox_put', 'outbox_put::text AS id', given))).rows[0].id;
   }
 }

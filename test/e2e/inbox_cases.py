@@ -377,6 +377,34 @@ def test_odd_ids_and_payloads_are_answered_and_kept(desk):
     assert [one["why"] for one in many] == ["no_id", "no_id", "new", "no_id"]
 
 
+EVENTS = [(None, "none"), ({"base64": "/wD+"}, "ff00fe"), ("text \0", "746578742000"), ("", ""), (5, "35"),
+          ([], "5b5d"), ({"base64": base64.b64encode(b"x" * 200_000).decode()}, "78" * 200_000), ({"a": "\0"}, None),
+          ("\ud800", None)]
+ABOUT = [("k", "k"), (5, "5"), ({"bigint": str(2 ** 70)}, str(2 ** 70)), ("'; DROP TABLE ledger --",) * 2, (" ", " "),
+         ("%s", "%s"), ("$1", "$1"), ("\u00fc" * 127,) * 2]
+BAD_ABOUT = [None, "", "nul\0", "\ud800", "x" * 256, True, ["a"], {"base64": base64.b64encode(b"acct-1").decode()}]
+
+
+# I26: an event leaves as it was given, about what it was given, or its message fails and is kept
+def test_odd_events_leave_as_they_are_or_fail_their_message(desk):
+    for n, (body, raw) in enumerate(EVENTS):
+        said = desk.deliver((f"m{n}", {"event": body}))
+        assert isinstance(said, dict) and said["act"] == "run", (body, said)
+        (kept,), = desk.sql("DELETE FROM semel.outbox RETURNING coalesce(encode(payload, 'hex'), 'none')")
+        assert raw in (None, kept), body
+    desk.sql("TRUNCATE ledger")
+    for n, (about, text) in enumerate(ABOUT):
+        assert desk.deliver((f"a{n}", {"event": {}, "about": about}))["act"] == "run", about
+        assert desk.sql("DELETE FROM semel.outbox RETURNING aggregateid") == [(text,)]
+    assert len(desk.books()) == len(ABOUT)
+    for n, about in enumerate(BAD_ABOUT):
+        said = desk.deliver((f"b{n}", {"event": {}, "about": about}))
+        assert isinstance(said, dict) and said["status"] in ("dead", "failed"), (about, said)
+    assert len(desk.books()) == len(ABOUT) and desk.sql("SELECT count(*) FROM semel.outbox") == [("0",)]
+    assert not desk.sql(f"SELECT 1 FROM semel.inbox WHERE consumer = '{desk.name}' AND message_id ~ '^b' "
+                        "AND payload IS NULL")
+
+
 TIMES = {"2026-03-01T10:00:00": "10:00:00", "2026-03-01 10:00:00.25+02:00": "08:00:00.25", "2026-03-01": "00:00:00",
          "2026-03-01T10:00Z": "10:00:00", "2026-03-01T00:00:00.123456789+0000": "00:00:00.123456"}
 BAD_TIMES = ["", "soon", "nul \0", "2026-02-30T00:00:00Z", "2026-13-01", "2026-03-01T25:00:00Z", "0000-01-01", "now",

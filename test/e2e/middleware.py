@@ -466,7 +466,7 @@ BAD = {"down": "store unavailable", "no_schema": 'schema "semel" does not exist'
        "no_rights": "permission denied for schema semel"}
 
 
-# A store that is away, or will not do: the log has the reason, no handler runs, and the key is free
+# A8: where the store is away, or will not do, the log has the reason, no handler runs, and the key is free
 @pytest.mark.parametrize("bad", BAD)
 def test_store_that_will_not_do_is_503_and_nothing_is_done(running, shop, tmp_path, db, bad):
     server, wire = shop.server, Wire(shop.server.port)

@@ -39,7 +39,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type
 from uuid import UUID
 
 from .links import Link, T, now, settled
-from .message import KINDS, Answer, Message, Permanent, StoreError, Unavailable, Unusable, clean
+from .message import KINDS, Answer, Message, Permanent, StoreError, Unavailable, Unusable, clean, text_of
 
 log = logging.getLogger("semel")
 Call = Tuple[str, Tuple[Any, ...]]
@@ -355,9 +355,9 @@ class AsyncOutbox:
 
     async def put(self, tx: Any, aggregateid: Any, type_: str, body: Any, headers: Optional[Mapping[str, str]] = None,
                   id: Optional[UUID] = None, lock: bool = False) -> UUID:  # pylint: disable=redefined-builtin
-        asked = call("outbox_put", "outbox_put::text", aggregatetype=self.aggregatetype, aggregateid=str(aggregateid),
-                     type=type_, raw=None if body is None else Message("", body).raw, headers=dict(headers or {}),
-                     destination=self.destination, id=id and str(id), lock=lock)
+        asked = call("outbox_put", "outbox_put::text", aggregatetype=self.aggregatetype, type=type_,
+                     aggregateid=text_of("aggregateid", aggregateid), id=id and str(id), headers=dict(headers or {}),
+                     raw=None if body is None else Message("", body).raw, destination=self.destination, lock=lock)
         return UUID((await self.link(None, loop=not isinstance(self, Outbox), tx=tx).run(*asked))[0][0])
 
 

@@ -25,7 +25,10 @@ async function book(tx, message) {
     return null;
   }
   if (asked.sql) await tx.query(asked.sql);
-  if (asked.event) await outbox.put(tx, message.id, 'paid', asked.event, { headers: { from: 'test' }, lock: true });
+  if (asked.event !== undefined) {
+    const about = typed(asked.about === undefined ? message.id : asked.about);
+    await outbox.put(tx, about, 'paid', typed(asked.event), { headers: { from: 'test' }, lock: true });
+  }
   if (asked.end) await tx.query(asked.end);
   if (asked.raise) throw new errors[asked.raise](asked.text || 'as asked');
   return outcomeOf(asked);

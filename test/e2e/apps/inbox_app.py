@@ -79,8 +79,9 @@ async def book(tx, message):
             return None
     if asked.get("sql"):
         await execute(tx, asked["sql"].replace("%", "%%"))
-    if asked.get("event"):
-        await value(OUTBOX.put(tx, message.id, "paid", asked["event"], headers={"from": "test"}, lock=True))
+    if "event" in asked:
+        await value(OUTBOX.put(tx, typed(asked.get("about", message.id)), "paid", typed(asked["event"]),
+                               headers={"from": "test"}, lock=True))
     if asked.get("end"):
         await value(getattr(tx, asked["end"])())
     if asked.get("raise"):
