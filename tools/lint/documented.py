@@ -86,7 +86,8 @@ def check_places(root, report):
         text = common.read(page)
         for match in PLACE.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
-            path = next((top / match[1] for top in (root / "src", root, root / "include") if (top / match[1]).is_file()), None)
+            tops = (root / "src", root, root / "include")
+            path = next((top / match[1] for top in tops if (top / match[1]).is_file()), None)
             if path is None:
                 report.add(page, line, f"sends readers to {match[1]}, which is not there; correct it")
             elif match[2] and not re.search(rf"^[a-z].*\b{match[2]}\b", common.read(path), re.MULTILINE):
