@@ -710,7 +710,7 @@ static int event_status(const struct semel_event_answer *a)
 static void command_event(struct task *t, enum semel_command_kind kind)
 {
     struct semel_instruction given = {.kind = kind};
-    struct semel_event_answer told;
+    struct semel_event_answer report;
     struct semel_str who = {0};
     struct semel_error err = {0};
     bool dry = false;
@@ -723,13 +723,13 @@ static void command_event(struct task *t, enum semel_command_kind kind)
         return;
     }
     if (status == SEMEL_OK)
-        status = semel__ops_event_command(t->ops, &given, param(t, "id"), dry, &told, &err);
+        status = semel__ops_event_command(t->ops, &given, param(t, "id"), dry, &report, &err);
     if (status != SEMEL_OK) {
         fail(t, status, &err);
         return;
     }
-    semel__ops_json_event_answer(semel__http_body(t->x), &told);
-    answer(t, event_status(&told));
+    semel__ops_json_event_answer(semel__http_body(t->x), &report);
+    answer(t, event_status(&report));
 }
 
 static void post_event_retry(struct task *t)
@@ -812,17 +812,17 @@ static void get_key_body(struct task *t)
     answer(t, 200);
 }
 
-static void answer_told(struct task *t, const struct semel_key_told *told)
+static void answer_report(struct task *t, const struct semel_key_report *report)
 {
-    const bool done = told->kind == SEMEL_DID || told->kind == SEMEL_WOULD;
-    semel__ops_json_key_told(semel__http_body(t->x), told);
-    answer(t, done ? 200 : told->judged == SEMEL_KEY_NO_SUCH ? 404 : 409);
+    const bool done = report->kind == SEMEL_DID || report->kind == SEMEL_WOULD;
+    semel__ops_json_key_report(semel__http_body(t->x), report);
+    answer(t, done ? 200 : report->judged == SEMEL_KEY_NO_SUCH ? 404 : 409);
 }
 
 static void command_key(struct task *t, enum semel_command_kind kind)
 {
     struct semel_key_instruction given = {.kind = kind, .code = SEMEL_NONE, .token = SEMEL_NONE};
-    struct semel_key_told told;
+    struct semel_key_report report;
     struct semel_str who = {0};
     struct semel_error err = {0};
     bool dry = false;
@@ -838,12 +838,12 @@ static void command_key(struct task *t, enum semel_command_kind kind)
         return;
     }
     if (status == SEMEL_OK)
-        status = semel__ops_key_command(t->ops, &given, param(t, "scope"), param(t, "key"), dry, &told, &err);
+        status = semel__ops_key_command(t->ops, &given, param(t, "scope"), param(t, "key"), dry, &report, &err);
     if (status != SEMEL_OK) {
         fail(t, status, &err);
         return;
     }
-    answer_told(t, &told);
+    answer_report(t, &report);
 }
 
 static void post_key_resolve(struct task *t)
@@ -863,8 +863,8 @@ static void answer_reconcile(struct task *t, semel_status status, const struct s
         [SEMEL_RECONCILE_NO_SUCH] = 404, [SEMEL_RECONCILE_REFUSED] = 409, [SEMEL_RECONCILE_NO_ANSWER] = 502};
     if (status != SEMEL_OK)
         fail(t, status, err);
-    else if (found->end == SEMEL_RECONCILE_TOLD)
-        answer_told(t, &found->told);
+    else if (found->end == SEMEL_RECONCILE_REPORTED)
+        answer_report(t, &found->report);
     else
         semel__http_refuse(t->x, codes[found->end], "%s", found->text);
 }

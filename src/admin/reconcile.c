@@ -133,10 +133,10 @@ static semel_status carry_out(struct semel_ops *ops, const struct semel_reconcil
         given.headers = SEMEL_STR("[[\"content-type\",\"application/json\"]]");
         given.body = semel__buf_str(&a->outcome);
     }
-    ret->end = SEMEL_RECONCILE_TOLD;
+    ret->end = SEMEL_RECONCILE_REPORTED;
     semel_status status = semel__ops_key_check(&given, false, err);
     return status == SEMEL_OK
-               ? semel__ops_key_command(ops, &given, a->shown.row.scope, a->shown.row.key, false, &ret->told, err)
+               ? semel__ops_key_command(ops, &given, a->shown.row.scope, a->shown.row.key, false, &ret->report, err)
                : status;
 }
 
@@ -230,8 +230,8 @@ semel_status semel__reconcile_key(struct semel_ops *ops, const struct semel_conf
         return status;
     semel__reconcile_ask(a);
     status = semel__reconcile_end(ops, a, reason, ret, err);
-    ret->told.scope = scope; /* what was read goes with `a` */
-    ret->told.key = key;
+    ret->report.scope = scope; /* what was read goes with `a` */
+    ret->report.key = key;
     semel__reconcile_free(a);
     return status;
 }

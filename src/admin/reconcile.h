@@ -14,7 +14,7 @@
 #include "ops/ops.h"
 
 enum semel_reconcile_end {
-    SEMEL_RECONCILE_TOLD,     /* the answer was carried out, or the key has changed: `told` */
+    SEMEL_RECONCILE_REPORTED, /* the answer was carried out, or the key has changed: `report` */
     SEMEL_RECONCILE_NO_SUCH,  /* there is no such key */
     SEMEL_RECONCILE_REFUSED,  /* it has its answer, its request runs or may still run, or no rule has a URL */
     SEMEL_RECONCILE_NO_ANSWER /* the URL says neither done nor not_done */
@@ -22,7 +22,7 @@ enum semel_reconcile_end {
 
 struct semel_reconcile {
     enum semel_reconcile_end end;
-    struct semel_key_told told;
+    struct semel_key_report report;
     char text[512]; /* why it was not TOLD */
 };
 

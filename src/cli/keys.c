@@ -219,26 +219,26 @@ static int act(struct cli *cli, const struct cli_args *args, const struct semel_
 {
     const char *key = cli_operand(args, 1);
     char shown[SEMEL_ID_MAX + 1];
-    struct semel_key_told told;
+    struct semel_key_report report;
     struct semel_error err = {0};
     struct semel_ops ops;
     int code = cli_ops_open(cli, args, true, &ops);
     if (code != CLI_OK)
         return code;
     semel_status status = semel__ops_key_command(&ops, given, semel__str(cli_operand(args, 0)), semel__str(key),
-                                                 cli_flag(args, "dry-run"), &told, &err);
+                                                 cli_flag(args, "dry-run"), &report, &err);
     cli_ops_close(&ops);
     if (status != SEMEL_OK)
         return cli_fail_name(status, &err, semel__command_name(given->kind));
     semel__str_show(shown, sizeof shown, semel__str(key));
-    if (told.kind == SEMEL_DID || told.kind == SEMEL_WOULD)
-        cli_say(cli, "%s %s", shown, told.text);
+    if (report.kind == SEMEL_DID || report.kind == SEMEL_WOULD)
+        cli_say(cli, "%s %s", shown, report.text);
     else
-        code = cli_fail(told.judged == SEMEL_KEY_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", shown, told.text);
+        code = cli_fail(report.judged == SEMEL_KEY_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", shown, report.text);
     if (cli->json) {
         struct semel_buf json;
         semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_key_told(&json, &told);
+        semel__ops_json_key_report(&json, &report);
         const int printed = cli_json_print(&json);
         code = printed != CLI_OK ? printed : code;
     }

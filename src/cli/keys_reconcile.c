@@ -29,18 +29,18 @@ static int print(struct cli *cli, const char *key, const struct semel_reconcile 
     static const int codes[] = {[SEMEL_RECONCILE_NO_SUCH] = CLI_NOTHING,
                                 [SEMEL_RECONCILE_REFUSED] = CLI_REFUSED,
                                 [SEMEL_RECONCILE_NO_ANSWER] = CLI_FAILED};
-    const struct semel_key_told *told = &found->told;
+    const struct semel_key_report *report = &found->report;
     int code = CLI_OK;
-    if (found->end != SEMEL_RECONCILE_TOLD)
+    if (found->end != SEMEL_RECONCILE_REPORTED)
         return cli_fail(codes[found->end], "%s: %s", key, found->text);
-    if (told->kind == SEMEL_DID)
-        cli_say(cli, "%s %s", key, told->text);
+    if (report->kind == SEMEL_DID)
+        cli_say(cli, "%s %s", key, report->text);
     else
-        code = cli_fail(told->judged == SEMEL_KEY_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", key, told->text);
+        code = cli_fail(report->judged == SEMEL_KEY_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", key, report->text);
     if (cli->json) {
         struct semel_buf json;
         semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_key_told(&json, told);
+        semel__ops_json_key_report(&json, report);
         const int printed = cli_json_print(&json);
         code = printed != CLI_OK ? printed : code;
     }

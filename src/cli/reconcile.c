@@ -13,7 +13,8 @@ struct report {
     struct semel_buf json;
 };
 
-static void told(void *ctx, struct semel_str consumer, struct semel_str id, const char *result, struct semel_str why)
+static void report_one(void *ctx, struct semel_str consumer, struct semel_str id, const char *result,
+                       struct semel_str why)
 {
     struct report *report = ctx;
     struct semel_object object;
@@ -74,7 +75,7 @@ static int ask(struct cli *cli, const struct cli_args *args, const struct semel_
 {
     const struct semel_daemon_options options = {.stores = cli_store_drivers(), .file = cli_operand(args, 0)};
     struct report report = {.cli = cli};
-    struct semel_reconcile what = {.consumer = cli_value(args, "consumer"), .told = told, .ctx = &report};
+    struct semel_reconcile what = {.consumer = cli_value(args, "consumer"), .report = report_one, .ctx = &report};
     struct semel_reconcile_sum sum;
     struct semel_error err = {0};
     const char **ids = semel__arena_alloc(&cli->arena, cli_n(args), sizeof(*ids));

@@ -80,7 +80,7 @@ int64_t semel__work_token(struct work *work, const struct semel_row *row)
 
 /* ---- items from deliveries ------------------------------------------------------------------------- */
 
-/* The gravest is told, of equal ones the first. What is too large is not read, so that fields are missing as well. */
+/* The gravest is reported, of equal ones the first. What is too large is not read: fields are missing as well. */
 static semel_status flaw(struct semel_arena *arena, struct semel__msg *msg, enum semel_defect defect,
                          const struct semel_error *why, struct semel_error *err)
 {
@@ -405,7 +405,7 @@ static semel_status report_copies(struct semel_inbox *inbox, const struct item *
     return SEMEL_OK;
 }
 
-/* Its end is still to come, and will be told. */
+/* Its end is still to come, and will be reported. */
 static bool unended(const struct item *item)
 {
     bool claimed = item->verdict.act == SEMEL_RUN && item->progress.state == SEMEL_STATE_PROCESSING;
@@ -1447,7 +1447,7 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
     n = semel__items_open(items, n);
     status = n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;
     if (status == SEMEL_OK)
-        semel__error_clear(err); /* what was cut out on the way is told by its own end */
+        semel__error_clear(err); /* what was cut out on the way is reported by its own end */
     return status;
 }
 

@@ -60,7 +60,7 @@ void semel__pump_fail(struct semel_pump *pump, enum semel_class cls, const char 
     semel__route_breaker_failure(pump->breaker, pump, cls, now_us, pump->inbox->rng);
 }
 
-/* What a status tells about store and broker. Both return the status for the caller. */
+/* What a status says about store and broker. Both return the status for the caller. */
 static semel_status note_store(struct semel_pump *pump, semel_status status, const struct semel_error *err,
                                int64_t now_us)
 {

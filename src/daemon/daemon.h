@@ -61,7 +61,7 @@ struct semel_reconcile {
     const char *const *ids; /* n_ids is 0: all that are unknown */
     size_t n_ids;
     /* `result` is known or unknown; why: in a clause. */
-    void (*told)(void *ctx, struct semel_str consumer, struct semel_str id, const char *result, struct semel_str why);
+    void (*report)(void *ctx, struct semel_str consumer, struct semel_str id, const char *result, struct semel_str why);
     void *ctx;
 };
 struct semel_reconcile_sum {

@@ -25,7 +25,7 @@ struct semel_notify {
     socklen_t to_n;
     int64_t every_us; /* the watchdog wants a sign this often: half of $WATCHDOG_USEC; 0: it does not */
     int64_t sent_us;  /* the last sign; SEMEL_NONE: none yet */
-    bool ready;       /* was told */
+    bool ready;       /* the manager knows */
 };
 
 /* Reads the environment, and takes the variables out of it, so that no child answers for this process: before any

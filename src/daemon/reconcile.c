@@ -51,9 +51,9 @@ static bool is_wanted(const struct asking *a, struct semel_str id)
     return wanted;
 }
 
-static void tell(const struct asking *a, struct semel_str id, const char *result, struct semel_str why)
+static void report(const struct asking *a, struct semel_str id, const char *result, struct semel_str why)
 {
-    a->what->told(a->what->ctx, a->route->name, id, result, why);
+    a->what->report(a->what->ctx, a->route->name, id, result, why);
 }
 
 /* ---- one answer ---------------------------------------------------------------------------------- */
@@ -71,11 +71,11 @@ static semel_status record(struct asking *a, const struct semel_call_end *end, s
     a->sum->known += done;
     a->sum->unknown += !done;
     if (done)
-        tell(a, msg->id, semel__str_given(reason) ? "known" : "unknown", reason);
+        report(a, msg->id, semel__str_given(reason) ? "known" : "unknown", reason);
     else if (semel__str_given(reason))
-        tell(a, msg->id, "unknown", SEMEL_STR("it has changed meanwhile: look again"));
+        report(a, msg->id, "unknown", SEMEL_STR("it has changed meanwhile: look again"));
     else
-        tell(a, msg->id, "unknown", end->status != SEMEL_OK ? semel__str(end->err.text) : end->reason);
+        report(a, msg->id, "unknown", end->status != SEMEL_OK ? semel__str(end->err.text) : end->reason);
     return SEMEL_OK;
 }
 
@@ -115,8 +115,8 @@ static semel_status ask(struct asking *a, const struct semel_row *row, int64_t s
     a->sum->found++;
     if (semel__daemon_may_run_still(&a->route->handler, row, store_us)) {
         a->sum->unknown++;
-        tell(a, row->id, "unknown",
-             SEMEL_STR("its call may still run, and could not be told from one that did nothing"));
+        report(a, row->id, "unknown",
+               SEMEL_STR("its call may still run, and could not be told from one that did nothing"));
         return SEMEL_OK;
     }
     while (a->slots[i].used)

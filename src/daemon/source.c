@@ -202,7 +202,7 @@ static void polled(struct source *source, semel_status status, const struct seme
     wait_out(source, "cannot poll the source; retrying", status, err);
 }
 
-/* Applies what was answered. Each poll has a parcel of its own, and one for a handful is mostly waste: while the
+/* Applies what was answered. Each poll has a batch of its own, and one for a handful is mostly waste: while the
  * workers have plenty, room is left to grow. */
 static size_t collect(struct source *source, size_t *ret_out)
 {

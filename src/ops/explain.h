@@ -3,7 +3,7 @@
  * explain.h: why a message is not running, and what would make it run, in words for people.
  *
  * Facts and the consumer's policy in, text out: nothing is read or written here, and the same facts give the same
- * words. The rules themselves are core's (verdict.h, inbox.h); here they are only told.
+ * words. The rules themselves are core's (verdict.h, inbox.h); here they are only put into words.
  *
  * Invariants: what comes from a message is shown without control characters, and within a suggested command it is
  * quoted for a shell, so that pasting one runs nothing else. A buffer that could not grow is marked as failed.

@@ -304,7 +304,7 @@ static const char *text_of(enum semel_key_judgement judged, const struct semel_k
 struct acting {
     struct semel_ops *ops;
     const struct semel_key_instruction *given;
-    struct semel_key_told *told;
+    struct semel_key_report *report;
     bool maybe; /* an earlier run of the body may have been committed */
     struct semel_key_row *row;
 };
@@ -316,7 +316,7 @@ static bool releases(const struct semel_key_instruction *given)
 
 static semel_status look(struct acting *a, struct semel_error *err)
 {
-    return semel_query_key(a->ops->store, a->told->scope, a->told->key, false, a->ops->arena, &a->row, err);
+    return semel_query_key(a->ops->store, a->report->scope, a->report->key, false, a->ops->arena, &a->row, err);
 }
 
 static enum semel_key_judgement judge(const struct acting *a, int64_t now_us)
@@ -336,8 +336,8 @@ static semel_status change(struct acting *a, int64_t now_us, bool *undo, struct 
                                      .what = a->given->kind == SEMEL_COMMAND_DISCARD ? SEMEL_STR("keys discard")
                                                                                      : SEMEL_STR("keys resolve"),
                                      .reason = a->given->reason,
-                                     .source = a->told->scope,
-                                     .id = a->told->key,
+                                     .source = a->report->scope,
+                                     .id = a->report->key,
                                      .forced = a->given->force};
     struct semel_key_ending ending = {.token = a->row->row.token,
                                       .end = releases(a->given) ? SEMEL_KEY_END_RELEASED : SEMEL_KEY_END_COMPLETED,
@@ -350,7 +350,7 @@ static semel_status change(struct acting *a, int64_t now_us, bool *undo, struct 
     if (status == SEMEL_OK)
         status = a->ops->store->ops->keys->end(a->ops->store, &ending, 1, now_us, err);
     if (status == SEMEL_OK && !ending.applied) {
-        a->told->judged = SEMEL_KEY_NO_SUCH;
+        a->report->judged = SEMEL_KEY_NO_SUCH;
         *undo = true;
     }
     return status;
@@ -369,16 +369,16 @@ static bool ours(const struct acting *a)
 static semel_status body(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct acting *a = ctx;
-    semel_status status = semel_query_key_lock(a->ops->store, a->told->scope, a->told->key, err);
+    semel_status status = semel_query_key_lock(a->ops->store, a->report->scope, a->report->key, err);
     if (status == SEMEL_OK)
         status = look(a, err);
     if (status != SEMEL_OK)
         return status;
-    a->told->judged = judge(a, now_us);
-    if (a->told->judged == SEMEL_KEY_ALLOWED)
+    a->report->judged = judge(a, now_us);
+    if (a->report->judged == SEMEL_KEY_ALLOWED)
         return change(a, now_us, undo, err);
     if (ours(a))
-        a->told->judged = SEMEL_KEY_ALLOWED;
+        a->report->judged = SEMEL_KEY_ALLOWED;
     *undo = true;
     return SEMEL_OK;
 }
@@ -390,14 +390,14 @@ static void note_unknown(void *ctx)
 
 semel_status semel__ops_key_command(struct semel_ops *ops, const struct semel_key_instruction *given,
                                     struct semel_str scope, struct semel_str key, bool dry_run,
-                                    struct semel_key_told *ret, struct semel_error *err)
+                                    struct semel_key_report *ret, struct semel_error *err)
 {
     static const struct semel__transaction tx = {.body = body,
                                                  .unknown = note_unknown,
                                                  .again = true,
                                                  .persistent = true};
-    struct acting a = {.ops = ops, .given = given, .told = ret};
-    *ret = (struct semel_key_told){.scope = scope, .key = key, .kind = SEMEL_SKIPPED};
+    struct acting a = {.ops = ops, .given = given, .report = ret};
+    *ret = (struct semel_key_report){.scope = scope, .key = key, .kind = SEMEL_SKIPPED};
     if (ops->store->ops->keys == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "this store has no idempotency keys");
     semel_status status = check_name(scope, key, err);
@@ -482,15 +482,15 @@ void semel__ops_json_key(struct semel_buf *buf, const struct semel_key_facts *f)
     semel__buf_done(&next);
 }
 
-void semel__ops_json_key_told(struct semel_buf *buf, const struct semel_key_told *told)
+void semel__ops_json_key_report(struct semel_buf *buf, const struct semel_key_report *report)
 {
     struct semel_object o;
     semel__object_init(&o);
-    semel__object_text(&o, "scope", told->scope);
-    semel__object_text(&o, "key", told->key);
-    semel__object_text(&o, "result", semel__str(semel__answer_name(told->kind)));
-    semel__object_text(&o, "code", semel__str(judgement_name(told->judged)));
-    semel__object_text(&o, "status", semel__str(told->status));
-    semel__object_text(&o, "text", semel__str(told->text));
+    semel__object_text(&o, "scope", report->scope);
+    semel__object_text(&o, "key", report->key);
+    semel__object_text(&o, "result", semel__str(semel__answer_name(report->kind)));
+    semel__object_text(&o, "code", semel__str(judgement_name(report->judged)));
+    semel__object_text(&o, "status", semel__str(report->status));
+    semel__object_text(&o, "text", semel__str(report->text));
     semel__json_end(buf, &o);
 }

@@ -339,7 +339,7 @@ enum semel_key_judgement {
     SEMEL_KEY_IS_RUNNING, /* its lease is alive: force would do it */
     SEMEL_KEY_HAS_CHANGED /* another request has it */
 };
-struct semel_key_told {
+struct semel_key_report {
     struct semel_str scope, key;
     enum semel_answer_kind kind;
     enum semel_key_judgement judged;
@@ -349,12 +349,12 @@ struct semel_key_told {
 /* In one transaction, with the line of the audit; or what it would do. */
 semel_status semel__ops_key_command(struct semel_ops *ops, const struct semel_key_instruction *given,
                                     struct semel_str scope, struct semel_str key, bool dry_run,
-                                    struct semel_key_told *ret, struct semel_error *err);
+                                    struct semel_key_report *ret, struct semel_error *err);
 
 void semel__ops_json_keys(struct semel_buf *buf, const struct semel_key_list *list);
 /* Without body; with headers if the facts have them. */
 void semel__ops_json_key(struct semel_buf *buf, const struct semel_key_facts *facts);
-void semel__ops_json_key_told(struct semel_buf *buf, const struct semel_key_told *told);
+void semel__ops_json_key_report(struct semel_buf *buf, const struct semel_key_report *report);
 
 /* ---- as JSON (json.c); a document each, with a newline at its end ---- */
 

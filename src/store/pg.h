@@ -34,7 +34,7 @@ struct pg_early;
 struct pg_shape;
 
 /* Statements that are sent together and answered together. For each: its parameters in order ($1, $2 ...), then
- * semel__pg_add. The first failure sticks and is told by semel__pg_run. Outside a transaction the statements of one
+ * semel__pg_add. The first failure sticks and semel__pg_run reports it. Outside a transaction the statements of one
  * trip are one transaction. A statement of the driver's own is a constant, and its name is unique; types are set by
  * casts in the text: $2::text[]. */
 struct pg_trip {
@@ -133,7 +133,7 @@ size_t semel__pg_add(struct pg_trip *trip, const struct sql_text *sql);
 /* Sends and waits for all. OK: every statement succeeded. After a failure inside a transaction it must be rolled back,
  * whole or to a savepoint. No statement added: OK, without a round trip. */
 semel_status semel__pg_run(struct pg_trip *trip, struct semel_error *err);
-/* The same; a statement that fails is told as a handler's fault (semel__pg_fail), not as one of ours. */
+/* The same; a statement that fails is reported as a handler's fault (semel__pg_fail), not as one of ours. */
 semel_status semel__pg_run_theirs(struct pg_trip *trip, struct semel_error *err);
 void semel__pg_end(struct pg_trip *trip); /* frees results; may be called twice */
 /* start, add, run and end of one statement without parameters and without rows. */
@@ -151,7 +151,7 @@ bool semel__pg_succeeded(const PGresult *result);
 /* CLOSED: the connection is gone, or belongs to the process that forked this one. INVALID: the caller's own connection
  * is in the middle of something. */
 semel_status semel__pg_usable(struct pg_store *d, struct semel_error *err);
-bool semel__pg_in_tx(const struct pg_store *d); /* on the server, as far as it has told, whoever began it */
+bool semel__pg_in_tx(const struct pg_store *d); /* on the server, as far as it has answered, whoever began it */
 /* For tests: what the table says of a SQLSTATE. */
 bool semel__pg_data_fault(const struct semel_error *err);
 semel_status semel__pg_meaning(const char *code, enum semel_class *ret_cls);

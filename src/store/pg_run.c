@@ -1037,7 +1037,7 @@ static void pg_run(struct sql *db, const struct sql_statement *statement, const 
         e->readings[e->n++] = reading;
 }
 
-/* What fails here fails again in flush, which tells it. */
+/* What fails here fails again in flush, which reports it. */
 static void pg_tend(struct sql *db)
 {
     struct pg_store *d = (struct pg_store *)db;

@@ -53,7 +53,7 @@ struct semel_pg_statement {
 };
 
 /* Sends it without waiting for the answer; a text that comes again is prepared only once. Rows that it returns are
- * dropped. What is wrong with it is told by the store's collect, with store->tag of this moment. Until then the native
+ * dropped. The store's collect reports what is wrong with it, with store->tag of this moment. Until then the native
  * handle is in pipeline mode. INVALID, PERMANENT: not a statement of an allowed kind (P58). */
 semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_statement *statement,
                              struct semel_error *err);
@@ -105,7 +105,7 @@ semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct s
 /* An end under this token was refused: the same trigger refuses the COMMIT (P80). */
 semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struct semel_error *err);
 
-/* ---- what people are told of a server ----------------------------------------------------------- */
+/* ---- what people read of a server ----------------------------------------------------------- */
 
 /* "PostgreSQL 15.6", and what a person should know of its durability. */
 void semel__pg_about(struct semel_store *store, char *out, size_t size);

@@ -28,7 +28,7 @@
  * Invariants: OK from commit means that COMMIT was answered by COMMIT, and that no warning said otherwise (P16). A
  * COMMIT that was sent and not answered is UNKNOWN (P15). A savepoint of a joined transaction is released, or rolled
  * back to, before the caller has its transaction back. A transaction that was begun early and that nobody asked for is
- * rolled back; a failure is told to whoever asks first, and the transaction is gone then. One answer is read for every
+ * rolled back; whoever asks first gets its failure, and the transaction is gone then. One answer is read for every
  * queued statement, in order; only statements that read or write data are taken: a transaction that ended in the middle
  * of a pipeline would leave the rest of it to commit by itself at the Sync (P58), so COMMIT and ROLLBACK are refused
  * here, and a procedure that tries them fails inside a transaction block.
@@ -94,7 +94,7 @@ struct sent {
 struct pg_queue {
     struct sent *sent;
     size_t n, room, unflushed;
-    bool failed; /* to be told by collect */
+    bool failed; /* to be reported by collect */
     size_t tag;
     struct semel_error err;
     /* statements that are kept prepared, by their text */
@@ -348,7 +348,7 @@ static semel_status begin_asking(struct pg_store *d, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* The answer to what was sent. A statement that failed is told as a handler's. */
+/* The answer to what was sent. A statement that failed is reported as a handler's. */
 static semel_status receive(struct pg_store *d, int sent, PGresult **ret, struct semel_error *err)
 {
     PGresult *result = NULL;
@@ -830,8 +830,9 @@ static semel_status once_failed(struct pg_store *d, const struct pg_trip *trip, 
 {
     struct semel_error why = trip->err;
     semel_status status = trip->status;
-    const bool told = trip->failed < commit && why.code != 0; /* by the server, which did not get as far as COMMIT */
-    const bool doubt = status == SEMEL_CLOSED && sent && !told;
+    const bool reported = trip->failed < commit &&
+                          why.code != 0; /* by the server, which did not get as far as COMMIT */
+    const bool doubt = status == SEMEL_CLOSED && sent && !reported;
     status = doubt ? unknown(&why, &why) : status;
     if (trip->failed == d->once_begun && why.code == SEMEL_SQLSTATE('2', '2', '0', '1', '2'))
         status = not_durable(&why);

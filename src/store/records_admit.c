@@ -232,7 +232,7 @@ static const struct sql_field arrival_field[] = {
     {.name = SQL_NAME_arrival, .size = sizeof(int64_t), .low = 1, .high = INT64_MAX, .required = true}};
 static const struct sql_field watermark_field[] = {SQL_MUST(ADMIT, watermark_us, watermark, 0, 0)};
 
-/* Damage is told of the row and is no failure of the call. */
+/* Damage is reported of the row and is no failure of the call. */
 static semel_status report_damage(semel_status status, const struct semel_error *damage, bool *ret_damaged,
                                   struct semel_error *err)
 {

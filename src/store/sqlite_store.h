@@ -37,7 +37,7 @@ semel_status semel__sqlite_witness(struct semel_store *store, const struct semel
  * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */
 semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, struct semel_error *err);
 
-/* The SQLite in use, as its library numbers it, and what a person should be told of it at the start (P26). */
+/* The SQLite in use, as its library numbers it, and what a person should read of it at the start (P26). */
 int semel__sqlite_version(void);
 void semel__sqlite_about(int version, char *out, size_t size);
 /* The size of the write-ahead log (P25); SEMEL_NONE: there is none, or the handle is the caller's own. */
