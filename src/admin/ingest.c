@@ -766,13 +766,13 @@ static int paused_s(const struct semel_ingest *ingest)
 {
     int64_t now_us = semel__now(&semel__clock_real), full_us = ingest->full_until_us - now_us;
     if (full_us > 0 && full_us <= SEMEL_INGEST_FULL_US)
-        return (int)(full_us / 1000000) + 1;
+        return (int)semel__whole_seconds(full_us);
     if (ingest->pause.state == SEMEL_BREAKER_CLOSED)
         return 0;
     int64_t until_us = semel__breaker_until(&ingest->pause, now_us);
     if (until_us == SEMEL_NONE)
         return ingest->waiting > 0 ? FULL_AFTER_S : 0;
-    return ingest->pause.state == SEMEL_BREAKER_PROBING ? FULL_AFTER_S : (int)((until_us - now_us) / 1000000) + 1;
+    return ingest->pause.state == SEMEL_BREAKER_PROBING ? FULL_AFTER_S : (int)semel__whole_seconds(until_us - now_us);
 }
 
 /* NULL: it waits now. Otherwise why not. *ret_paused_s: as from paused_s. */

@@ -33,4 +33,10 @@ bool semel__duration_parse(struct semel_str text, int64_t *ret_us);
 /* The shortest exact form: "45d", "90s", "1500ms". */
 void semel__duration_format(int64_t us, char *out, size_t size);
 
+/* Whole seconds that are not over before `us` are: what a client is to wait. */
+static inline int64_t semel__whole_seconds(int64_t us)
+{
+    return us / 1000000 + (us % 1000000 > 0);
+}
+
 #endif

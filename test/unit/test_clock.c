@@ -152,13 +152,24 @@ static void a_clock_is_an_argument(void **state)
     assert_true(semel__now(&semel__clock_real) > INT64_C(1700000000000000));
 }
 
+static void a_wait_is_rounded_up_to_whole_seconds(void **state)
+{
+    (void)state;
+    assert_int_equal(semel__whole_seconds(0), 0);
+    assert_int_equal(semel__whole_seconds(1), 1);
+    assert_int_equal(semel__whole_seconds(1000000), 1);
+    assert_int_equal(semel__whole_seconds(1000001), 2);
+    assert_int_equal(semel__whole_seconds(INT64_C(1800) * 1000000), 1800);
+    assert_true(semel__whole_seconds(INT64_MAX) == INT64_MAX / 1000000 + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rfc_3339_times_are_read),        cmocka_unit_test(whatever_is_not_rfc_3339_is_refused),
         cmocka_unit_test(every_cut_of_a_time_is_refused), cmocka_unit_test(a_time_that_was_written_is_read_again),
         cmocka_unit_test(every_int64_has_a_text),         cmocka_unit_test(adding_times_stops_at_the_ends),
-        cmocka_unit_test(a_clock_is_an_argument),
+        cmocka_unit_test(a_clock_is_an_argument),         cmocka_unit_test(a_wait_is_rounded_up_to_whole_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
