@@ -471,7 +471,8 @@ def test_the_function_that_corrects_writes_nothing_else(letters):
 
 # B4 I27 P41 P74
 def test_a_copy_by_an_operator_takes_the_place_of_its_message(letters):
-    letters.sql("SELECT semel.consumer('v', '{\"effect\": \"outside\", \"order\": \"version\"}')")
+    letters.sql("SELECT semel.consumer('v', "
+                "'{\"effect\": \"outside\", \"order\": \"version\", \"first_version\": 1}')")
     for version in (1, 2):
         letters.sql(f"SELECT semel.inbox_put('v', 'v{version}', payload => '{{}}', order_key => 'k', "
                     f"version => {version}, business_key => 'bv')")
