@@ -929,7 +929,7 @@ BEGIN
 END $$;
 
 -- The message is rejected in favour of its copy: it keeps its payload, its version stays open for the copy, and those
--- that wait for its business keys are not woken. Its business keys.
+-- that wait for its business keys are not woken. Returns its business keys.
 CREATE FUNCTION semel._operator_supersede(p semel._policy, k semel._key, before semel.inbox, reason text)
 RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -956,7 +956,7 @@ BEGIN
     RETURN business;
 END $$;
 
--- What no judgement of the program could allow.
+-- Refuses what the program never allows, whoever calls this.
 CREATE FUNCTION semel._operator_correctable(p semel._policy, before semel.inbox, content bytea) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

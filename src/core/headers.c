@@ -159,7 +159,7 @@ semel_status semel__headers_settle(struct semel_str payload, struct semel_arena 
     struct semel_str name, value;
     struct semel_buf buf;
     size_t from = 0;
-    if ((semel__str_given(payload) && payload.n == 0) || headers->n == 0 ||
+    if ((semel__str_given(payload) && payload.n == 0) || headers->n == 0 || headers->n > SEMEL_HEADERS_MAX ||
         memmem(headers->p, headers->n, SEMEL_TOMBSTONE, sizeof SEMEL_TOMBSTONE - 1) == NULL)
         return SEMEL_OK;
     semel__buf_init(&buf, headers->n + 2);

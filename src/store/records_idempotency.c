@@ -131,7 +131,7 @@ static semel_status key_held(struct semel_store *store, int64_t token, struct se
 
 /* ---- claims -------------------------------------------------------------------------------------- */
 
-/* Claims by the tokens that were inserted, which come in their order. */
+/* Finds the claims whose tokens were inserted. The tokens come in the order of the claims. */
 struct put {
     struct semel_key_claim *claims;
     size_t n, next;

@@ -295,7 +295,7 @@ semel_status semel__record_settle(struct semel_store *store, struct semel_settle
     return status;
 }
 
-/* What the owner's function refuses is no fault of the setup: its own text says why. */
+/* A refusal by the owner's function (semel._refuse) is no fault of the setup: its own text says why. */
 static semel_status refused(semel_status status, struct semel_error *err)
 {
     static const char code[] = ": 22023: ";

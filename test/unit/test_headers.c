@@ -181,6 +181,24 @@ static void mark_that_a_caller_gives_goes_by_the_payload(void **state)
     }
 }
 
+/* They were not parsed: what is left of them would be what could be read, and would fit. */
+static void headers_that_are_too_large_stay_as_they_are(void **state)
+{
+    static const char mark[] = "{\"semel_tombstone\":\"true\" no JSON ";
+    static char text[SEMEL_HEADERS_MAX + 1];
+    struct semel_str headers = {text, sizeof text};
+    struct semel_arena arena;
+
+    (void)state;
+    memset(text, 'x', sizeof text);
+    memcpy(text, mark, sizeof mark - 1);
+    semel__arena_init(&arena, 1 << 22);
+    assert_int_equal(semel__headers_settle(SEMEL_STR("x"), &arena, &headers, NULL), SEMEL_OK);
+    assert_ptr_equal(headers.p, text);
+    assert_int_equal(headers.n, sizeof text);
+    semel__arena_done(&arena);
+}
+
 static void too_many_headers_are_refused(void **state)
 {
     static struct semel_pair pairs[SEMEL_HEADER_COUNT_MAX + 1];
@@ -260,6 +278,7 @@ int main(void)
         cmocka_unit_test(no_headers_are_kept_as_nothing),
         cmocka_unit_test(mark_of_a_tombstone_goes_by_the_payload),
         cmocka_unit_test(mark_that_a_caller_gives_goes_by_the_payload),
+        cmocka_unit_test(headers_that_are_too_large_stay_as_they_are),
         cmocka_unit_test(too_many_headers_are_refused),
         cmocka_unit_test(headers_that_are_too_large_together_are_refused),
         cmocka_unit_test(no_memory_is_told),

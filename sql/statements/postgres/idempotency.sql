@@ -30,7 +30,7 @@ RETURNING token
 
 -- name: idempotency_find
 -- gives: n, {idempotency_names}
--- Not what a put in the same transaction has told.
+-- Not the rows that idempotency_put has just inserted: it returned their tokens.
 SELECT b.n, {idempotency_row}
 FROM :rows AS b JOIN semel.idempotency AS i ON i.scope = b.scope AND i.key = b.key AND i.token <> b.token
 
