@@ -19,7 +19,8 @@ A word that begins with @ stands for names of a mapped table, and is put in at r
 statement is a template then, and is marked `maps`.
 
 A parameter is :name, and sql/statements/names gives each name its kind. PostgreSQL reads the items from `:rows AS b`:
-b.name is the item's value, b.n its number from 1. `rows: arrays` (the default) unnests an array per column. `pairs`
+b.name is the item's value, b.n its number from 1; or without a join, as `:rows.name`, which is the array of all values.
+`rows: arrays` (the default) unnests an array per column. `pairs`
 adds a single value per column, for a column that is the same in all items; the columns that are named behind the word
 are always arrays. `shaped`: the driver writes the text, by which columns are NULL, the same, or different. SQLite runs
 the statement once per item, so that :name is its value; with `rows: none` only once, and it reads no item. With `rows:
@@ -42,6 +43,7 @@ TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|::|:([a-z_]+)")
 VALUES = re.compile(r"^(INSERT INTO .* VALUES )(\((?:\?\d+(?:, )?)+\))")
 TABLE = re.compile(r"\b(?:FROM|INTO|UPDATE)\s+(?:main\.)?(semel[._]\w+)")
 ROWS = re.compile(r":rows AS (\w+)")
+COLUMN = re.compile(r":rows\.([a-z_]+)")
 
 
 class Fault(Exception):
@@ -148,6 +150,7 @@ class Statement:
 
     def postgres(self, text):
         text = self.numbered(text, "${}::{}")
+        text = COLUMN.sub(lambda match: self.array(match[1]), text)
         rows = ROWS.search(text)
         if rows is None:
             return text

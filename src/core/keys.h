@@ -133,17 +133,25 @@ struct semel_key_ending {
     bool applied;                   /* out: false: the token is not its key's any more */
 };
 
-/* All of them inside a transaction, but for `read`; `claim` and `end` may be all of one (SEMEL_TX_ONCE). Items are at
- * most SEMEL_KEYS_MAX, and claims ascend by (scope, key) without repeats. Nothing waits for another transaction, but
- * for the row of an own token. */
+/* What one call writes: ends, then claims. Either may be none. Claims ascend by (scope, key) without repeats. */
+struct semel_key_batch {
+    struct semel_key_ending *ends;
+    size_t n_ends;
+    struct semel_key_claim *claims;
+    size_t n_claims;
+    struct semel_str owner; /* of the claims' leases; the rest, too, is for claims */
+    struct semel_tokens *tokens;
+    struct semel_random *rng;
+    struct semel_arena *arena; /* of what is read */
+};
+
+/* All of them inside a transaction, but for `read`; `write` may be all of one (SEMEL_TX_ONCE). Items are at most
+ * SEMEL_KEYS_MAX of a kind. Nothing waits for another transaction, but for the row of an own token. */
 struct semel_key_ops {
-    /* Inserts what has no row; of the others reads, judges, and takes over what may run. A key that another transaction
-     * has is BUSY. What is not RUN has changed nothing. */
-    semel_status (*claim)(struct semel_store *store, struct semel_key_claim *claims, size_t n, struct semel_str owner,
-                          struct semel_tokens *tokens, struct semel_random *rng, int64_t now_us,
-                          struct semel_arena *arena, struct semel_error *err);
-    semel_status (*end)(struct semel_store *store, struct semel_key_ending *endings, size_t n, int64_t now_us,
-                        struct semel_error *err);
+    /* Of the claims inserts what has no row; of the others reads, judges, and takes over what may run. A key that
+     * another transaction has is BUSY. What is not RUN has changed nothing. */
+    semel_status (*write)(struct semel_store *store, const struct semel_key_batch *batch, int64_t now_us,
+                          struct semel_error *err);
     /* One lease. *ret_renewed false: the token is not its key's any more. */
     semel_status (*renew)(struct semel_store *store, int64_t token, int64_t until_us, bool *ret_renewed,
                           struct semel_error *err);

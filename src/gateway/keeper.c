@@ -27,6 +27,7 @@
 #define CHORES_ROWS 1000
 #define DOUBT_US INT64_C(3600000000) /* so long after it is in doubt a COMMIT may still happen */
 #define FAILURES_MAX 3               /* one after the other; then those behind them fail, too */
+#define PATIENCE_US INT64_C(3000)    /* so long a group may take before another lane begins one beside it */
 #define ENDS 0u
 #define CLAIMS 1u
 
@@ -36,16 +37,17 @@ struct queue {
 
 struct lane {
     struct semel_keeper *keeper;
-    bool does[2]; /* ENDS, CLAIMS */
     struct semel_store *store;
     struct semel_tokens tokens;
     struct semel_random rng;
     struct semel_arena arena; /* of one transaction */
     int64_t open_at_us, open_again_us;
-    int64_t renew_at_us, chores_at_us; /* of the lane of the ends, by the steady clock */
+    int64_t renew_at_us, chores_at_us; /* of the first lane, by the steady clock */
     pthread_cond_t work;
     bool up; /* under the lock, from here on */
     char why[SEMEL_KEEPER_WHY];
+    int64_t busy_us;     /* since when it does a group; 0: it does none */
+    int64_t looks_at_us; /* it waits, and looks at the queues then, unless it is called; 0: it does not wait */
 };
 
 /* A claim for which nothing was sent, and whose COMMIT the server may carry out although it was released since. */
@@ -95,31 +97,31 @@ static int by_key(const void *a, const void *b)
     return order != 0 ? order : semel__str_cmp((*x)->claim.want.key, (*y)->claim.want.key);
 }
 
-static semel_status write_ends(struct group *g, int64_t now_us, struct semel_error *err)
-{
-    const struct semel_key_ops *ops = g->lane->store->ops->keys;
-    struct semel_key_ending endings[SEMEL_KEYS_MAX];
-    for (size_t i = 0; i < g->n_ends; i++)
-        endings[i] = g->ends[i]->ending;
-    semel_status status = ops->end(g->lane->store, endings, g->n_ends, now_us, err);
-    for (size_t i = 0; status == SEMEL_OK && i < g->n_ends; i++)
-        g->ends[i]->ending.applied = endings[i].applied;
-    return status;
-}
-
-static semel_status write_claims(struct group *g, int64_t now_us, struct semel_error *err)
+static semel_status write_group(struct group *g, int64_t now_us, struct semel_error *err)
 {
     struct lane *lane = g->lane;
     const struct semel_keeper *keeper = lane->keeper;
+    struct semel_key_ending ends[SEMEL_KEYS_MAX];
     struct semel_key_claim *claims = semel__arena_alloc(&lane->arena, g->n_claims, sizeof *claims);
-    if (claims == NULL)
+    if (claims == NULL && g->n_claims > 0)
         return semel__fail_memory(err);
+    for (size_t i = 0; i < g->n_ends; i++)
+        ends[i] = g->ends[i]->ending;
     for (size_t i = 0; i < g->n_claims; i++) {
         claims[i] = g->claims[i]->claim;
         claims[i].want.lease_until_us = now_us + keeper->lease_us;
     }
-    semel_status status = lane->store->ops->keys->claim(lane->store, claims, g->n_claims, semel__str(keeper->owner),
-                                                        &lane->tokens, &lane->rng, now_us, &lane->arena, err);
+    const struct semel_key_batch batch = {.ends = ends,
+                                          .n_ends = g->n_ends,
+                                          .claims = claims,
+                                          .n_claims = g->n_claims,
+                                          .owner = semel__str(keeper->owner),
+                                          .tokens = &lane->tokens,
+                                          .rng = &lane->rng,
+                                          .arena = &lane->arena};
+    semel_status status = lane->store->ops->keys->write(lane->store, &batch, now_us, err);
+    for (size_t i = 0; status == SEMEL_OK && i < g->n_ends; i++)
+        g->ends[i]->ending.applied = ends[i].applied;
     for (size_t i = 0; status == SEMEL_OK && i < g->n_claims; i++)
         g->claims[i]->claim = claims[i];
     const bool in_doubt = status == SEMEL_UNKNOWN || (status != SEMEL_OK && lane->store->ended);
@@ -134,7 +136,7 @@ static semel_status write_claims(struct group *g, int64_t now_us, struct semel_e
 static semel_status attempt(struct group *g, struct semel_error *err)
 {
     struct lane *lane = g->lane;
-    const bool once = lane->keeper->n_lanes > 1 && !g->by_steps && (g->n_ends == 0 || g->n_claims == 0);
+    const bool once = lane->keeper->n_lanes > 1 && !g->by_steps;
     int64_t now_us, leased_us = semel__boot_us() + lane->keeper->lease_us;
     semel__arena_reset(&lane->arena);
     for (size_t i = 0; i < g->n_claims; i++)
@@ -145,10 +147,7 @@ static semel_status attempt(struct group *g, struct semel_error *err)
         return status;
     if (once)
         SEMEL_POINT(KEYS_WRITTEN); /* in one trip with the commit */
-    if (g->n_ends > 0)
-        status = write_ends(g, now_us, err);
-    if (status == SEMEL_OK && g->n_claims > 0)
-        status = write_claims(g, now_us, err);
+    status = write_group(g, now_us, err);
     if (status != SEMEL_OK) {
         semel_store_rollback(lane->store);
         return status;
@@ -357,15 +356,17 @@ static semel_status release_claims(struct group *g, struct semel_error *err)
 {
     struct lane *lane = g->lane;
     struct semel_key_ending endings[SEMEL_KEYS_MAX];
-    size_t n = 0;
+    struct semel_key_batch batch = {.ends = endings};
     int64_t now_us;
     for (size_t i = 0; i < g->n_claims; i++)
         if (g->claims[i]->claim.act == SEMEL_KEY_RUN)
-            endings[n++] = release_of(g->claims[i]->claim.token);
-    semel_status status = n > 0 ? semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, err) : SEMEL_OK;
-    if (status != SEMEL_OK || n == 0)
+            endings[batch.n_ends++] = release_of(g->claims[i]->claim.token);
+    if (batch.n_ends == 0)
+        return SEMEL_OK;
+    semel_status status = semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
         return status;
-    status = lane->store->ops->keys->end(lane->store, endings, n, now_us, err);
+    status = lane->store->ops->keys->write(lane->store, &batch, now_us, err);
     if (status == SEMEL_OK)
         return semel_store_commit(lane->store, err);
     semel_store_rollback(lane->store);
@@ -484,7 +485,7 @@ static bool chore(struct lane *lane, bool renew, int64_t *ret_n)
     struct semel_keeper *keeper = lane->keeper;
     struct semel_key_ending doubts[SEMEL_KEYS_MAX];
     struct semel_error err = {0};
-    const size_t n_doubts = renew ? list_doubts(keeper, doubts) : 0;
+    const struct semel_key_batch released = {.ends = doubts, .n_ends = renew ? list_doubts(keeper, doubts) : 0};
     int64_t now_us;
     *ret_n = 0;
     semel_status status = is_up(lane) ? SEMEL_OK : connect_again(lane, &err);
@@ -492,8 +493,8 @@ static bool chore(struct lane *lane, bool renew, int64_t *ret_n)
         status = semel_store_begin(lane->store, SEMEL_TX_OWN, &now_us, &err);
     if (status == SEMEL_OK) {
         const struct semel_key_ops *ops = lane->store->ops->keys;
-        if (n_doubts > 0)
-            status = ops->end(lane->store, doubts, n_doubts, now_us, &err);
+        if (released.n_ends > 0)
+            status = ops->write(lane->store, &released, now_us, &err);
         if (status == SEMEL_OK && renew)
             status = ops->renew_all(lane->store, semel__str(keeper->owner), now_us + keeper->lease_us, ret_n, &err);
         else if (status == SEMEL_OK)
@@ -503,18 +504,23 @@ static bool chore(struct lane *lane, bool renew, int64_t *ret_n)
         else
             semel_store_rollback(lane->store);
     }
-    if (status == SEMEL_OK && n_doubts > 0)
-        forget_doubts(keeper, doubts, n_doubts);
+    if (status == SEMEL_OK && released.n_ends > 0)
+        forget_doubts(keeper, doubts, released.n_ends);
     if (status == SEMEL_CLOSED || status == SEMEL_UNKNOWN)
         set_up(lane, false, err.text);
     return status == SEMEL_OK;
 }
 
-/* The renewal comes before everything else that this lane does: others wait for what expires. */
-static void do_chores(struct lane *lane)
+/* Before the work. A lost connection is made anew also where there is no work: nobody else notices that the store is
+ * there again. The renewal is the first lane's: others wait for what expires. When there is something to do again. */
+static int64_t do_chores(struct lane *lane)
 {
     struct semel_keeper_counts *counts = &lane->keeper->counts;
+    struct semel_error err;
     int64_t n, now_us = semel__steady_us();
+    int64_t next_us = is_up(lane) || connect_again(lane, &err) == SEMEL_OK ? INT64_MAX : lane->open_at_us;
+    if (lane != lane->keeper->lanes)
+        return next_us;
     if (now_us >= lane->renew_at_us) {
         bool renewed = chore(lane, true, &n);
         if (!renewed)
@@ -527,6 +533,9 @@ static void do_chores(struct lane *lane)
         int64_t often = lane->keeper->lease_us / 4 < CHORES_US ? lane->keeper->lease_us / 4 : CHORES_US;
         lane->chores_at_us = now_us + (done && n >= CHORES_ROWS ? 0 : often);
     }
+    if (lane->renew_at_us < next_us)
+        next_us = lane->renew_at_us;
+    return lane->chores_at_us < next_us ? lane->chores_at_us : next_us;
 }
 
 /* ==== the queues ================================================================================= */
@@ -571,20 +580,58 @@ static void take_some(struct queue *queue, struct group *g, size_t *bytes)
     }
 }
 
-static void take(struct lane *lane, struct group *g)
+static bool has_work(const struct semel_keeper *keeper)
 {
-    size_t bytes = 0;
-    for (unsigned kind = ENDS; kind <= CLAIMS; kind++)
-        if (lane->does[kind])
-            take_some(&lane->keeper->waiting[kind], g, &bytes);
+    return keeper->waiting[ENDS].first != NULL || keeper->waiting[CLAIMS].first != NULL;
 }
 
-static bool has_work(const struct lane *lane)
+/* From when on a lane may begin a group: while another does one, larger groups are better than more of them, unless
+ * that one takes long. Whoever has no connection leaves the work to whoever has one. */
+static int64_t may_begin_us(const struct lane *lane)
 {
-    for (unsigned kind = ENDS; kind <= CLAIMS; kind++)
-        if (lane->does[kind] && lane->keeper->waiting[kind].first != NULL)
-            return true;
-    return false;
+    const struct semel_keeper *keeper = lane->keeper;
+    int64_t at_us = 0;
+    if (keeper->stopping)
+        return 0;
+    for (const struct lane *other = keeper->lanes; other < keeper->lanes + keeper->n_lanes; other++) {
+        if (other == lane)
+            continue;
+        if (other->up && !lane->up)
+            return INT64_MAX;
+        if (other->busy_us != 0 && other->busy_us + PATIENCE_US > at_us)
+            at_us = other->busy_us + PATIENCE_US;
+    }
+    return at_us;
+}
+
+/* There is work: calls a lane that would look too late. */
+static void call_lane(struct semel_keeper *keeper)
+{
+    for (struct lane *lane = keeper->lanes; lane < keeper->lanes + keeper->n_lanes; lane++)
+        if (lane->looks_at_us != 0 && may_begin_us(lane) < lane->looks_at_us) {
+            pthread_cond_signal(&lane->work);
+            return;
+        }
+}
+
+/* Waits for work that this lane may begin, and takes it. */
+static void wait_for_group(struct lane *lane, struct group *g, int64_t until_us)
+{
+    struct semel_keeper *keeper = lane->keeper;
+    for (;;) {
+        const int64_t now_us = semel__steady_us(), begin_us = has_work(keeper) ? may_begin_us(lane) : INT64_MAX;
+        if (begin_us <= now_us)
+            break;
+        if (now_us >= until_us || keeper->stopping)
+            return;
+        lane->looks_at_us = begin_us < until_us ? begin_us : until_us;
+        (void)semel__cond_wait(&lane->work, &keeper->lock, lane->looks_at_us);
+        lane->looks_at_us = 0;
+    }
+    size_t bytes = 0;
+    take_some(&keeper->waiting[ENDS], g, &bytes);
+    take_some(&keeper->waiting[CLAIMS], g, &bytes);
+    lane->busy_us = semel__steady_us();
 }
 
 static void give(struct semel_keeper_job *job, struct semel_keeper_desk **called, size_t *n)
@@ -606,6 +653,7 @@ static void hand_back(const struct group *g)
     struct semel_keeper_desk *called[2 * SEMEL_KEYS_MAX];
     size_t n = 0;
     pthread_mutex_lock(&keeper->lock);
+    g->lane->busy_us = 0;
     for (size_t i = 0; i < g->n_ends; i++)
         give(g->ends[i], called, &n);
     for (size_t i = 0; i < g->n_claims; i++)
@@ -619,20 +667,13 @@ bool semel__keeper_step(struct semel_keeper *keeper, size_t n, int64_t wait_ms)
 {
     struct lane *lane = &keeper->lanes[n];
     struct group g = {.lane = lane};
-    int64_t until_us = semel__steady_us() + wait_ms * 1000;
-    bool chores = lane->does[ENDS];
-    if (chores && lane->renew_at_us < until_us)
-        until_us = lane->renew_at_us;
-    if (chores && lane->chores_at_us < until_us)
-        until_us = lane->chores_at_us;
+    int64_t until_us = semel__steady_us() + wait_ms * 1000, chores_us = do_chores(lane);
+    if (chores_us < until_us)
+        until_us = chores_us;
     pthread_mutex_lock(&keeper->lock);
-    while (!has_work(lane) && !keeper->stopping && semel__cond_wait(&lane->work, &keeper->lock, until_us))
-        ;
-    take(lane, &g);
-    bool over = keeper->stopping && (!has_work(lane) || semel__steady_us() >= keeper->stop_at_us);
+    wait_for_group(lane, &g, until_us);
+    bool over = keeper->stopping && (!has_work(keeper) || semel__steady_us() >= keeper->stop_at_us);
     pthread_mutex_unlock(&keeper->lock);
-    if (chores && !over)
-        do_chores(lane);
     if (g.n_ends + g.n_claims > 0) {
         do_group(&g);
         hand_back(&g);
@@ -664,19 +705,14 @@ void semel__keeper_submit(struct semel_keeper_desk *desk, struct semel_keeper_jo
 void semel__keeper_flush(struct semel_keeper_desk *desk)
 {
     struct semel_keeper *keeper = desk->keeper;
-    bool any[2] = {false, false};
     if (desk->out == NULL)
         return;
     pthread_mutex_lock(&keeper->lock);
     for (struct semel_keeper_job *job = desk->out, *next; job != NULL; job = next) {
-        unsigned kind = job->is_end ? ENDS : CLAIMS;
         next = job->next;
-        enqueue(&keeper->waiting[kind], job);
-        any[kind] = true;
+        enqueue(&keeper->waiting[job->is_end ? ENDS : CLAIMS], job);
     }
-    for (size_t i = 0; i < keeper->n_lanes; i++)
-        if ((any[ENDS] && keeper->lanes[i].does[ENDS]) || (any[CLAIMS] && keeper->lanes[i].does[CLAIMS]))
-            pthread_cond_signal(&keeper->lanes[i].work);
+    call_lane(keeper);
     pthread_mutex_unlock(&keeper->lock);
     desk->out = NULL;
     desk->out_last = &desk->out;
@@ -764,8 +800,6 @@ semel_status semel__keeper_new(struct semel_keeper **ret, const struct semel_kee
     for (size_t i = 0; i < keeper->n_lanes; i++) {
         struct lane *lane = &keeper->lanes[i];
         lane->keeper = keeper;
-        lane->does[ENDS] = i == 0;
-        lane->does[CLAIMS] = i + 1 == keeper->n_lanes;
         semel__arena_init(&lane->arena, READ_BYTES);
         snprintf(lane->why, sizeof lane->why, "not connected yet");
         lane->renew_at_us = semel__steady_us() + keeper->lease_us / 3;

@@ -8,9 +8,11 @@
  * follow in a transaction of their own. Not a thread: whoever owns one calls _step for its lane, again and again, until
  * it reports the end.
  *
- * Lanes: a store that can have several transactions open (PostgreSQL) has two, each with a connection: claims, and
- * ends. Others (SQLite) have one. The lane of the ends also renews all leases of this process in one statement, every
- * third of the lease, and does the housekeeping: what expired becomes unknown (keys.h).
+ * Lanes: a store that can have several transactions open (PostgreSQL) has two, each with a connection. Others (SQLite)
+ * have one. Claims and ends share a group: a group costs a commit, so that one lane does all that waits as long as it
+ * is quick; the second one begins where a group takes long, because the disk is slow, or a row is locked. The first
+ * lane also renews all leases of this process in one statement, every third of the lease, and does the housekeeping:
+ * what expired becomes unknown (keys.h).
  *
  * A job is tried once, and comes back: done, or `failed` because the store is away or refuses it. Whoever handed it in
  * decides whether to try it again. A lost connection is made anew once per group. A claim whose COMMIT is in doubt is

@@ -182,7 +182,13 @@ static semel_status enter(struct semel *s, const struct semel_key_request *reque
                    err);
     bool leased = !begin || !semel__holds_in_store(s);
     claim.want.lease_until_us = leased ? now_us + (begin ? BEGIN_LEASE_US : lease_us) : SEMEL_NONE;
-    status = ops->claim(s->store, &claim, 1, semel__str(s->owner), &s->inbox.tokens, &s->rng, now_us, &s->arena, err);
+    const struct semel_key_batch batch = {.claims = &claim,
+                                          .n_claims = 1,
+                                          .owner = semel__str(s->owner),
+                                          .tokens = &s->inbox.tokens,
+                                          .rng = &s->rng,
+                                          .arena = &s->arena};
+    status = ops->write(s->store, &batch, now_us, err);
     status = end(s, status, err);
     if (status == SEMEL_UNKNOWN && !begin)
         status = claim_again(s, ops, &claim, lease_us, err);
@@ -286,7 +292,8 @@ static semel_status finish(struct semel *s, struct semel_key_ending *ending, str
         status = start(s, ops, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    status = end(s, ops->end(s->store, ending, 1, now_us, err), err);
+    const struct semel_key_batch batch = {.ends = ending, .n_ends = 1};
+    status = end(s, ops->write(s->store, &batch, now_us, err), err);
     if (status != SEMEL_OK)
         return status;
     if (ending->applied)

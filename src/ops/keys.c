@@ -344,11 +344,12 @@ static semel_status change(struct acting *a, int64_t now_us, bool *undo, struct 
                                       .code = a->given->code,
                                       .headers = a->given->headers,
                                       .body = a->given->body};
+    const struct semel_key_batch batch = {.ends = &ending, .n_ends = 1};
     if (!semel__str_given(ending.headers))
         ending.headers = SEMEL_STR("[]");
     semel_status status = semel_store_audit(a->ops->store, &line, 1, now_us, err);
     if (status == SEMEL_OK)
-        status = a->ops->store->ops->keys->end(a->ops->store, &ending, 1, now_us, err);
+        status = a->ops->store->ops->keys->write(a->ops->store, &batch, now_us, err);
     if (status == SEMEL_OK && !ending.applied) {
         a->report->judged = SEMEL_KEY_NO_SUCH;
         *undo = true;

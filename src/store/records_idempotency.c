@@ -8,6 +8,7 @@
  * writes nothing. What operators read is bounded (P44), and leaves answers out unless they are asked for.
  */
 #include <assert.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "core/keys.h"
@@ -189,81 +190,119 @@ static semel_status retake(struct sql *db, struct semel_key_claim **again, size_
     return status;
 }
 
-static semel_status key_claim(struct semel_store *store, struct semel_key_claim *claims, size_t n,
-                              struct semel_str owner, struct semel_tokens *tokens, struct semel_random *rng,
-                              int64_t now_us, struct semel_arena *arena, struct semel_error *err)
+/* What a claim has come to, but for what may be taken over: that is RUN with another's row. */
+static void judge(struct semel_key_claim *claim, struct semel_str owner, int64_t now_us)
 {
-    struct sql *db = semel__db_of(store);
-    struct args args = {.lease_owner = owner, .now_us = now_us};
-    struct semel_key_claim *again[SEMEL_KEYS_MAX];
-    struct reading reading = {arena, &claims[0].row, sizeof(claims[0])};
-    struct put put = {.claims = claims, .n = n};
-    size_t n_again = 0;
-    assert(store->in_tx && n >= 1 && n <= SEMEL_KEYS_MAX);
-    for (size_t i = 0; i < n; i++) {
-        claims[i].token = semel__token_new(tokens, rng, claims[i].effect, now_us, SEMEL_NONE);
-        claims[i].row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
-        claims[i].again = false;
-    }
-    semel__db_start(db, "claiming keys");
-    semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args), SQL_EACH(claim_fields, claims, n), read_put,
-                  &put);
-    semel__db_run(db, SQL_idempotency_find, NULL, SQL_EACH(claim_fields, claims, n), read_row, &reading);
-    semel_status status = semel__db_flush(db, err);
-    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
-        struct semel_key_claim *claim = &claims[i];
-        if (claim->row.token == claim->token) {
-            taken(claim, owner, now_us);
-            claim->act = SEMEL_KEY_RUN;
-            claim->why = SEMEL_STR("new");
-            continue;
-        }
-        if (claim->row.status == SEMEL_STATE_ABSENT) {
-            busy(claim); /* another transaction has inserted it, or is about to */
-            continue;
-        }
+    if (claim->row.token == claim->token) {
+        taken(claim, owner, now_us);
+        claim->act = SEMEL_KEY_RUN;
+        claim->why = SEMEL_STR("new");
+    } else if (claim->row.status == SEMEL_STATE_ABSENT) {
+        busy(claim); /* another transaction has inserted it, or is about to */
+    } else {
         claim->act = semel__key_judge(&claim->row, &claim->want.fp, now_us, &claim->why);
-        if (claim->act != SEMEL_KEY_RUN)
+    }
+}
+
+static semel_status judge_claims(struct semel_store *store, const struct semel_key_batch *batch,
+                                 const struct args *args, struct semel_error *err)
+{
+    struct semel_key_claim *again[SEMEL_KEYS_MAX];
+    size_t n_again = 0;
+    for (size_t i = 0; i < batch->n_claims; i++) {
+        struct semel_key_claim *claim = &batch->claims[i];
+        judge(claim, args->lease_owner, args->now_us);
+        if (claim->act != SEMEL_KEY_RUN || claim->row.token == claim->token)
             continue;
         if (store->ended) { /* nothing can be taken over any more */
             claim->again = true;
             busy(claim);
             continue;
         }
-        claim->token = semel__token_new(tokens, rng, claim->effect, now_us, semel__token_us(claim->row.token));
+        claim->token = semel__token_new(batch->tokens, batch->rng, claim->effect, args->now_us,
+                                        semel__token_us(claim->row.token));
         again[n_again++] = claim;
     }
-    return status == SEMEL_OK && n_again > 0 ? retake(db, again, n_again, &args, err) : status;
+    return n_again > 0 ? retake(semel__db_of(store), again, n_again, args, err) : SEMEL_OK;
 }
 
-/* ---- ends and leases ----------------------------------------------------------------------------- */
+/* ---- ends ---------------------------------------------------------------------------------------- */
 
-static semel_status key_end(struct semel_store *store, struct semel_key_ending *endings, size_t n, int64_t now_us,
-                            struct semel_error *err)
+/* The ends of one kind. Their tokens ascend: the statement finds an item by halving. */
+struct ends_of {
+    struct semel_key_ending *list[SEMEL_KEYS_MAX];
+    size_t n;
+    bool applied[SEMEL_KEYS_MAX];
+    struct sql_noted noted;
+};
+
+static int by_token(const void *a, const void *b)
+{
+    const struct semel_key_ending *const *x = a, *const *y = b;
+    return ((*x)->token > (*y)->token) - ((*x)->token < (*y)->token);
+}
+
+static void run_ends(struct sql *db, const struct semel_key_batch *batch, const struct sql_set *once,
+                     struct ends_of kinds[3])
 {
     static const enum sql_id ids[] = {[SEMEL_KEY_END_COMPLETED] = SQL_idempotency_finish,
                                       [SEMEL_KEY_END_RELEASED] = SQL_idempotency_release,
                                       [SEMEL_KEY_END_UNKNOWN] = SQL_idempotency_unknown};
-    struct sql *db = semel__db_of(store);
-    struct args args = {.now_us = now_us};
-    struct semel_key_ending *of[3][SEMEL_KEYS_MAX];
-    bool done[3][SEMEL_KEYS_MAX] = {{false}};
-    struct sql_noted noted[3];
-    size_t counts[3] = {0}, told[3] = {0};
-    assert(store->in_tx && n <= SEMEL_KEYS_MAX);
-    for (size_t i = 0; i < n; i++)
-        of[endings[i].end][counts[endings[i].end]++] = &endings[i];
-    semel__db_start(db, "ending keys");
+    for (size_t e = 0; e < 3; e++)
+        kinds[e].n = 0;
+    for (size_t i = 0; i < batch->n_ends; i++) {
+        struct ends_of *of = &kinds[batch->ends[i].end];
+        of->applied[of->n] = false;
+        of->list[of->n++] = &batch->ends[i];
+    }
     for (size_t e = 0; e < 3; e++) {
-        noted[e] = (struct sql_noted){done[e], sizeof(bool), 0, true};
-        if (counts[e] > 0)
-            semel__db_run(db, ids[e], SQL_ONE(args_fields, &args), SQL_EACH_OF(ending_fields, of[e], counts[e]),
-                          semel__db_read_noted, &noted[e]);
+        struct ends_of *of = &kinds[e];
+        of->noted = (struct sql_noted){of->applied, sizeof(bool), 0, true};
+        qsort(of->list, of->n, sizeof(of->list[0]), by_token);
+        if (of->n > 0)
+            semel__db_run(db, ids[e], once, SQL_EACH_OF(ending_fields, of->list, of->n), semel__db_read_noted,
+                          &of->noted);
+    }
+}
+
+static void note_ends(struct ends_of kinds[3])
+{
+    for (size_t e = 0; e < 3; e++)
+        for (size_t i = 0; i < kinds[e].n; i++)
+            kinds[e].list[i]->applied = kinds[e].applied[i];
+}
+
+/* ---- both, and leases ---------------------------------------------------------------------------- */
+
+static semel_status key_write(struct semel_store *store, const struct semel_key_batch *batch, int64_t now_us,
+                              struct semel_error *err)
+{
+    struct sql *db = semel__db_of(store);
+    struct args args = {.lease_owner = batch->owner, .now_us = now_us};
+    struct ends_of kinds[3];
+    struct semel_key_claim *claims = batch->claims;
+    struct put put = {.claims = claims, .n = batch->n_claims};
+    struct reading reading = {batch->arena, NULL, sizeof(claims[0])};
+    assert(store->in_tx && batch->n_ends <= SEMEL_KEYS_MAX && batch->n_claims <= SEMEL_KEYS_MAX);
+    for (size_t i = 0; i < batch->n_claims; i++) {
+        claims[i].token = semel__token_new(batch->tokens, batch->rng, claims[i].effect, now_us, SEMEL_NONE);
+        claims[i].row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+        claims[i].again = false;
+    }
+    semel__db_start(db, batch->n_claims > 0 ? "claiming keys" : "ending keys");
+    run_ends(db, batch, SQL_ONE(args_fields, &args), kinds);
+    if (batch->n_claims > 0) {
+        reading.row = &claims[0].row;
+        semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args),
+                      SQL_EACH(claim_fields, claims, batch->n_claims), read_put, &put);
+        semel__db_run(db, SQL_idempotency_find, NULL, SQL_EACH(claim_fields, claims, batch->n_claims), read_row,
+                      &reading);
     }
     semel_status status = semel__db_flush(db, err);
-    for (size_t i = 0; i < n; i++)
-        endings[i].applied = done[endings[i].end][told[endings[i].end]++];
-    return status;
+    if (status != SEMEL_OK)
+        return status;
+    note_ends(kinds);
+    return judge_claims(store, batch, &args, err);
 }
 
 static semel_status key_renew(struct semel_store *store, int64_t token, int64_t until_us, bool *ret_renewed,
@@ -459,8 +498,7 @@ semel_status semel_query_keys_state(struct semel_store *store, int64_t cap, stru
 }
 
 const struct semel_key_ops semel__record_keys = {
-    .claim = key_claim,
-    .end = key_end,
+    .write = key_write,
     .renew = key_renew,
     .renew_all = key_renew_all,
     .keep = key_keep,

@@ -170,8 +170,13 @@ static void happen(const struct spec *spec, const struct semel_idempotency *row,
                                                  .keep_us = SEMEL_KEEP_US},
                                         .effect = begin ? SEMEL_EFFECT_ATOMIC
                                                         : effect_of(word(when, "effect", "outside"))};
-        assert_ok(world, keys()->claim(world->store, &claim, 1, SEMEL_STR("me"), &tokens, &world->rng, now,
-                                       &world->arena, err));
+        const struct semel_key_batch batch = {.claims = &claim,
+                                              .n_claims = 1,
+                                              .owner = SEMEL_STR("me"),
+                                              .tokens = &tokens,
+                                              .rng = &world->rng,
+                                              .arena = &world->arena};
+        assert_ok(world, keys()->write(world->store, &batch, now, err));
         snprintf(verdict, 64, "%s %.*s", semel__key_act_name(claim.act), (int)claim.why.n, claim.why.p);
     } else if (strncmp(when, "renew", 5) == 0) {
         assert_ok(world, keys()->renew(world->store, token, now + 60 * SECOND, &done, err));
@@ -188,7 +193,8 @@ static void happen(const struct spec *spec, const struct semel_idempotency *row,
                                           .code = 201,
                                           .headers = SEMEL_STR("[]"),
                                           .body = SEMEL_STR(BODY)};
-        assert_ok(world, keys()->end(world->store, &ending, 1, now, err));
+        const struct semel_key_batch batch = {.ends = &ending, .n_ends = 1};
+        assert_ok(world, keys()->write(world->store, &batch, now, err));
         /* a store only fences; whose transaction it is the library knows */
         snprintf(verdict, 64, "%s",
                  ending.applied                            ? "done"

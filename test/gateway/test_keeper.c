@@ -5,6 +5,8 @@
  */
 #include "gateway/guard_rig.h"
 
+#include <pthread.h>
+
 #include "base/error.h"
 
 #define JOBS 7
@@ -67,17 +69,21 @@ static void hand_in_end(size_t i)
 }
 
 /* What was handed in is one group; how many of it came back, by one wake-up. */
-static size_t do_group(void)
+static size_t do_group_by(size_t lane)
 {
     size_t n = 0;
     wakes = 0;
     semel__keeper_flush(&desk);
-    for (size_t i = 0; i < semel__keeper_lanes(keeper); i++)
-        (void)semel__keeper_step(keeper, i, 0);
+    (void)semel__keeper_step(keeper, lane, 0);
     for (struct semel_keeper_job *job = semel__keeper_collect(&desk); job != NULL; job = job->next)
         n++;
     assert_int_equal(wakes, 1);
     return n;
+}
+
+static size_t do_group(void)
+{
+    return do_group_by(0);
 }
 
 static bool on_sqlite(void)
@@ -180,6 +186,32 @@ static void a_group_is_one_transaction_in_the_order_of_its_keys(void **state)
     close_keeper();
 }
 
+/* A10: a group costs a commit. */
+static void claims_and_ends_share_a_transaction(void **state)
+{
+    (void)state;
+    open_keeper();
+    for (size_t i = 0; i < 3; i++)
+        hand_in_claim(i);
+    assert_int_equal(do_group(), 3);
+    hand_in_end(2);
+    hand_in_claim(3);
+    hand_in_end(0);
+    jobs[0].ending.end = SEMEL_KEY_END_RELEASED;
+    hand_in_end(1);
+    jobs[1].ending.end = SEMEL_KEY_END_UNKNOWN;
+    assert_int_equal(do_group(), 4);
+    assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->groups), 2);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(!jobs[i].failed && jobs[i].ending.applied);
+    assert_true(!jobs[3].failed && jobs[3].claim.act == SEMEL_KEY_RUN);
+    assert_int_equal(keys("key = 'key-00000000'"), 0);
+    assert_int_equal(keys("key = 'key-00000001' AND status = 'unknown'"), 1);
+    assert_int_equal(keys("key = 'key-00000002' AND status = 'completed'"), 1);
+    assert_int_equal(keys("key = 'key-00000003' AND status = 'processing'"), 1);
+    close_keeper();
+}
+
 /* A1: the same key twice: the second claim finds the first one's row. */
 static void two_claims_of_one_key_are_in_two_groups(void **state)
 {
@@ -223,6 +255,84 @@ static void a_late_answer_under_the_last_token_counts(void **state)
     close_keeper();
 }
 
+/* ==== two lanes ================================================================================== */
+
+/* An application's transaction: it has ended the key of that job, and is open. */
+static struct semel_store *end_elsewhere(size_t i)
+{
+    struct semel_store *store;
+    struct semel_error err;
+    struct semel_key_ending ending = {.token = jobs[i].claim.token,
+                                      .end = SEMEL_KEY_END_COMPLETED,
+                                      .code = 201,
+                                      .headers = SEMEL_STR("[]")};
+    const struct semel_key_batch batch = {.ends = &ending, .n_ends = 1};
+    int64_t now_us;
+    assert_int_equal(semel_store_open(&store, keeping.drivers, world.url, &keeping.options, &err), SEMEL_OK);
+    assert_int_equal(semel_store_begin(store, SEMEL_TX_OWN, &now_us, &err), SEMEL_OK);
+    assert_int_equal(store->ops->keys->write(store, &batch, now_us, &err), SEMEL_OK);
+    assert_true(ending.applied);
+    return store;
+}
+
+static void *step_first_lane(void *arg)
+{
+    (void)semel__keeper_step(keeper, 0, 0);
+    return arg;
+}
+
+/* A9: a row that somebody has locked holds up the group that wants it, and no other one. */
+static void a_group_that_is_held_up_holds_up_no_other(void **state)
+{
+    pthread_t first;
+    (void)state;
+    if (on_sqlite())
+        skip(); /* one lane */
+    open_keeper();
+    hand_in_claim(0);
+    assert_int_equal(do_group(), 1);
+    struct semel_store *application = end_elsewhere(0);
+    hand_in_end(0);
+    semel__keeper_flush(&desk);
+    assert_int_equal(pthread_create(&first, NULL, step_first_lane, NULL), 0);
+    WAIT_FOR(world.driver->ask(&world, "SELECT count(*) FROM pg_locks WHERE NOT granted") > 0);
+    hand_in_claim(1);
+    semel__keeper_flush(&desk);
+    (void)semel__keeper_step(keeper, 1, 10000);
+    assert_ptr_equal(semel__keeper_collect(&desk), &jobs[1]);
+    assert_true(jobs[1].next == NULL && jobs[1].claim.act == SEMEL_KEY_RUN);
+    semel_store_rollback(application);
+    pthread_join(first, NULL);
+    assert_ptr_equal(semel__keeper_collect(&desk), &jobs[0]);
+    assert_true(!jobs[0].failed && jobs[0].ending.applied);
+    semel_store_close(application);
+    close_keeper();
+}
+
+/* A7: nobody's lease runs out because another key's row is locked. */
+static void a_lease_is_renewed_beside_a_row_that_is_locked(void **state)
+{
+    (void)state;
+    if (on_sqlite())
+        skip(); /* a transaction locks all of it */
+    keeping.lease_ms = 3000;
+    keeping.options.lock_timeout_ms = 1000;
+    open_keeper();
+    hand_in_claim(0);
+    hand_in_claim(1);
+    assert_int_equal(do_group(), 2);
+    struct semel_store *application = end_elsewhere(0);
+    for (unsigned i = 0; i < 100 && keys("lease_until > created_at + interval '3 seconds'") == 0 &&
+                         atomic_load(&semel__keeper_counts(keeper)->renewals_failed) == 0;
+         i++)
+        (void)semel__keeper_step(keeper, 0, 100);
+    assert_int_equal(keys("lease_until > created_at + interval '3 seconds' AND key = 'key-00000001'"), 1);
+    assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->renewals_failed), 0);
+    semel_store_rollback(application);
+    semel_store_close(application);
+    close_keeper();
+}
+
 /* ==== commits ==================================================================================== */
 
 /* The stores of a keeper, whose next commits come out like that. */
@@ -232,6 +342,7 @@ static struct {
     semel_status answer;
     bool done; /* they are done nevertheless */
     int left;
+    bool away; /* a connection cannot be made anew */
 } commits;
 
 static semel_status commit(struct semel_store *store, struct semel_error *err)
@@ -246,6 +357,12 @@ static semel_status commit(struct semel_store *store, struct semel_error *err)
     return semel__fail(err, commits.answer, SEMEL_CLASS_ENVIRONMENT, "a test has the commit fail");
 }
 
+static semel_status reopen(struct semel_store *store, struct semel_error *err)
+{
+    return commits.away ? semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "a test has the store away")
+                        : commits.real->reopen(store, err);
+}
+
 static semel_status open_altered(void *ctx, struct semel_store **ret, struct semel_error *err)
 {
     (void)ctx;
@@ -255,6 +372,7 @@ static semel_status open_altered(void *ctx, struct semel_store **ret, struct sem
     commits.real = (*ret)->ops;
     commits.ops = *commits.real;
     commits.ops.commit = commit;
+    commits.ops.reopen = reopen;
     (*ret)->ops = &commits.ops;
     return SEMEL_OK;
 }
@@ -267,8 +385,8 @@ static void claim_two(semel_status answer, bool done, int times)
     commits.done = done;
     commits.left = times;
     hand_in_claim(0);
-    hand_in_claim(1);
-    assert_int_equal(do_group(), 2);
+    hand_in_claim(1); /* of the last lane it is the first group, which PostgreSQL does in several trips */
+    assert_int_equal(do_group_by(semel__keeper_lanes(keeper) - 1), 2);
     commits.left = 0;
 }
 
@@ -314,17 +432,47 @@ static void a_claim_that_stays_in_doubt_comes_back_as_such(void **state)
     close_keeper();
 }
 
+/* A9: whoever has lost the connection finds the store again also where nobody asks for anything. */
+static void a_lost_connection_is_made_anew_without_work(void **state)
+{
+    char why[SEMEL_KEEPER_WHY];
+    (void)state;
+    commits.away = true;
+    keeping.open = open_altered;
+    open_keeper();
+    const size_t last = semel__keeper_lanes(keeper) - 1;
+    commits.answer = SEMEL_CLOSED;
+    commits.done = false;
+    commits.left = 1;
+    hand_in_claim(0);
+    semel__keeper_flush(&desk);
+    (void)semel__keeper_step(keeper, last, 0);
+    assert_ptr_equal(semel__keeper_collect(&desk), &jobs[0]);
+    assert_true(jobs[0].failed);
+    assert_false(semel__keeper_up(keeper, why));
+    assert_non_null(strstr(why, "a test has the store away"));
+    commits.away = false;
+    for (unsigned i = 0; i < 1000 && !semel__keeper_up(keeper, why); i++)
+        (void)semel__keeper_step(keeper, last, 10);
+    assert_true(semel__keeper_up(keeper, why));
+    close_keeper();
+}
+
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
         ALONE(a_claim_that_the_database_refuses_fails_alone),
         ALONE(an_answer_that_the_database_refuses_fails_alone),
         ALONE(a_group_is_one_transaction_in_the_order_of_its_keys),
+        ALONE(claims_and_ends_share_a_transaction),
         ALONE(two_claims_of_one_key_are_in_two_groups),
         ALONE(a_late_answer_under_the_last_token_counts),
+        ALONE(a_group_that_is_held_up_holds_up_no_other),
+        ALONE(a_lease_is_renewed_beside_a_row_that_is_locked),
         ALONE(a_claim_whose_commit_fails_may_not_run),
         ALONE(a_claim_whose_commit_is_in_doubt_is_made_anew),
         ALONE(a_claim_that_stays_in_doubt_comes_back_as_such),
+        ALONE(a_lost_connection_is_made_anew_without_work),
     };
     bool sqlite;
 

@@ -22,6 +22,13 @@ static struct semel_key_claim claim_of(const char *key)
                                     .effect = SEMEL_EFFECT_OUTSIDE};
 }
 
+static semel_status write_claims(struct world *w, struct semel_key_claim *claims, size_t n, int64_t now_us)
+{
+    const struct semel_key_batch batch = {
+        .claims = claims, .n_claims = n, .owner = OWNER, .tokens = &tokens, .rng = &rng, .arena = &w->arena};
+    return w->store->ops->keys->write(w->store, &batch, now_us, &w->err);
+}
+
 /* One claim as all of a transaction; its status is that of the call, else that of the commit. */
 static semel_status try_claim(struct world *w, struct semel_key_claim *claim)
 {
@@ -30,7 +37,7 @@ static semel_status try_claim(struct world *w, struct semel_key_claim *claim)
     if (status != SEMEL_OK)
         return status;
     claim->want.lease_until_us = now_us + HOUR_US;
-    status = w->store->ops->keys->claim(w->store, claim, 1, OWNER, &tokens, &rng, now_us, &w->arena, &w->err);
+    status = write_claims(w, claim, 1, now_us);
     if (status == SEMEL_OK)
         return semel_store_commit(w->store, &w->err);
     semel_store_rollback(w->store);
@@ -40,9 +47,10 @@ static semel_status try_claim(struct world *w, struct semel_key_claim *claim)
 static bool end(struct world *w, int64_t token)
 {
     struct semel_key_ending ending = {.token = token, .end = SEMEL_KEY_END_COMPLETED, .code = 201};
+    const struct semel_key_batch batch = {.ends = &ending, .n_ends = 1};
     int64_t now_us = 0;
     ok(w, semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err));
-    ok(w, w->store->ops->keys->end(w->store, &ending, 1, now_us, &w->err));
+    ok(w, w->store->ops->keys->write(w->store, &batch, now_us, &w->err));
     ok(w, semel_store_commit(w->store, &w->err));
     return ending.applied;
 }
@@ -155,7 +163,7 @@ static void row_that_may_run_again_is_left_to_another_transaction(void **state)
     assert_int_equal(ask("SELECT count(*) FROM semel.idempotency WHERE status = 'completed'"), 1);
     ok(w, semel_store_begin(w->store, SEMEL_TX_BARE, &now_us, &w->err));
     claim.want.lease_until_us = now_us + HOUR_US;
-    ok(w, w->store->ops->keys->claim(w->store, &claim, 1, OWNER, &tokens, &rng, now_us, &w->arena, &w->err));
+    ok(w, write_claims(w, &claim, 1, now_us));
     ok(w, semel_store_commit(w->store, &w->err));
     assert_true(claim.act == SEMEL_KEY_RUN && !claim.again);
 }
@@ -171,8 +179,7 @@ static void damage_that_is_read_behind_the_commit_does_not_hide_it(void **state)
     sql("UPDATE semel.idempotency SET token = -5");
     ok(w, semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err));
     claims[1].want.lease_until_us = now_us + HOUR_US;
-    assert_int_equal(w->store->ops->keys->claim(w->store, claims, 2, OWNER, &tokens, &rng, now_us, &w->arena, &w->err),
-                     SEMEL_INVALID);
+    assert_int_equal(write_claims(w, claims, 2, now_us), SEMEL_INVALID);
     assert_true(w->store->ended);
     semel_store_rollback(w->store);
     assert_int_equal(keys(), 2);

@@ -73,17 +73,8 @@ static void check_described(const struct sql_statement *s, const PGresult *descr
     }
 }
 
-/* A statement whose text is written by the shape of its items, as a plain one: column c is NULL in all of them, the
- * same or different, by turns that begin at `turn`. */
-static void check_shaped(PGconn *conn, const struct sql_statement *s, unsigned turn);
-
-static void check_on_postgres(PGconn *conn, const struct sql_statement *s)
+static void check_plain(PGconn *conn, const struct sql_statement *s)
 {
-    if (s->n_shaped > 0) {
-        for (unsigned turn = 0; turn < 3; turn++)
-            check_shaped(conn, s, turn);
-        return;
-    }
     PGresult *result = PQprepare(conn, s->sql.name, s->sql.text, 0, NULL);
     if (PQresultStatus(result) != PGRES_COMMAND_OK)
         fail_msg("%s: %s\n%s", s->sql.name, PQresultErrorMessage(result), s->sql.text);
@@ -94,12 +85,12 @@ static void check_on_postgres(PGconn *conn, const struct sql_statement *s)
     PQclear(result);
 }
 
-static void check_shaped(PGconn *conn, const struct sql_statement *s, unsigned turn)
+/* A statement whose text is written by the shape of its items, as a plain one: column c is NULL in all of them, the
+ * same or different, by turns that begin at `turn`. Its text is the caller's. */
+static struct sql_statement shaped(const struct sql_statement *s, unsigned turn, struct sql_param params[PG_PARAMS_MAX])
 {
-    struct sql_param params[PG_PARAMS_MAX];
     struct pg_spread spread;
     struct sql_statement plain = *s;
-    char name[32];
     memcpy(params, s->params, s->n_params * sizeof(params[0]));
     for (size_t c = 0; c < s->n_shaped; c++) {
         spread.of[c] = c < s->n_always ? PG_EACH : (enum pg_spread_of)((c + turn) % 3);
@@ -109,12 +100,25 @@ static void check_shaped(PGconn *conn, const struct sql_statement *s, unsigned t
     }
     char *text = semel__pg_shaped(s, &spread);
     assert_non_null(text);
-    snprintf(name, sizeof(name), "shaped_%u", turn);
-    plain.sql = (struct sql_text){name, text};
+    plain.sql = (struct sql_text){s->sql.name, text};
     plain.params = params;
     plain.n_shaped = 0;
-    check_on_postgres(conn, &plain);
-    semel__free(text);
+    return plain;
+}
+
+static void check_on_postgres(PGconn *conn, const struct sql_statement *s)
+{
+    struct sql_param params[PG_PARAMS_MAX];
+    char name[64];
+    if (s->n_shaped == 0)
+        check_plain(conn, s);
+    for (unsigned turn = 0; s->n_shaped > 0 && turn < 3; turn++) {
+        struct sql_statement plain = shaped(s, turn, params);
+        snprintf(name, sizeof(name), "%s_%u", s->sql.name, turn);
+        plain.sql.name = name;
+        check_plain(conn, &plain);
+        semel__free((char *)(uintptr_t)plain.sql.text);
+    }
 }
 
 static void every_statement_is_what_postgres_takes_it_for(void **state)
@@ -140,11 +144,28 @@ static void put_value(struct semel_buf *out, const struct sql_param *param)
         [SQL_TIME] = "2026-01-01", [SQL_STATUS] = "c", [SQL_CLASS] = "c", [SQL_FINGERPRINT] = "", [SQL_ID] = ""};
     const char *value = values[semel__db_kind(param->name)];
     if (param->source == SQL_SINGLE)
-        semel__buf_addz(out, "NULL"); /* there is an array */
+        semel__buf_addz(out, "NULL"); /* of a pair: there is an array */
     else if (param->source == SQL_ARRAY)
         semel__buf_addf(out, "'{\"%s\",\"%s\"}'", value, value);
     else
         semel__buf_addf(out, "'%s'", value);
+}
+
+static PGresult *plan_of(PGconn *conn, const struct sql_statement *s)
+{
+    struct semel_buf sql;
+    semel__buf_init(&sql, 65536);
+    semel__buf_addf(&sql, "EXPLAIN (COSTS off) EXECUTE %s", s->sql.name);
+    for (size_t k = 0; k < s->n_params; k++) {
+        semel__buf_addz(&sql, k == 0 ? " (" : ", ");
+        put_value(&sql, &s->params[k]);
+    }
+    semel__buf_add(&sql, ")", 2);
+    PGresult *plan = PQexec(conn, sql.p);
+    if (PQresultStatus(plan) != PGRES_TUPLES_OK)
+        fail_msg("%s: %s", sql.p, PQerrorMessage(conn));
+    semel__buf_done(&sql);
+    return plan;
 }
 
 /* Every way to the inbox is by the whole of its primary key, or by the order of one key. */
@@ -177,23 +198,41 @@ static void row_is_found_by_its_key_before_the_table_was_ever_analysed(void **st
                "CROSS JOIN LATERAL (SELECT (ARRAY['completed', 'failed', 'waiting', 'dead'])[1 + i % 4] AS s) AS x");
     for (size_t i = 0; i < 2 * sizeof(ids) / sizeof(ids[0]); i++) {
         const struct sql_statement *s = &semel__pg_statements[ids[i / 2]];
-        struct semel_buf sql;
         exec(conn, i % 2 == 0 ? "SET plan_cache_mode = force_generic_plan" : "SET plan_cache_mode = force_custom_plan");
         if (i % 2 == 0)
             check_on_postgres(conn, s);
-        semel__buf_init(&sql, 65536);
-        semel__buf_addf(&sql, "EXPLAIN (COSTS off) EXECUTE %s", s->sql.name);
-        for (size_t k = 0; k < s->n_params; k++) {
-            semel__buf_addz(&sql, k == 0 ? " (" : ", ");
-            put_value(&sql, &s->params[k]);
-        }
-        semel__buf_add(&sql, ")", 2);
-        PGresult *plan = PQexec(conn, sql.p);
-        if (PQresultStatus(plan) != PGRES_TUPLES_OK)
-            fail_msg("%s: %s", sql.p, PQerrorMessage(conn));
+        PGresult *plan = plan_of(conn, s);
         check_plan(s, plan);
         PQclear(plan);
-        semel__buf_done(&sql);
+    }
+    PQfinish(conn);
+}
+
+/* The gateway's connections live long, and plan while there are few keys. By its name, or by its token. */
+static void key_is_found_by_an_index_before_the_table_was_ever_analysed(void **state)
+{
+    static const enum sql_id ids[] = {SQL_idempotency_put,     SQL_idempotency_find,    SQL_idempotency_finish,
+                                      SQL_idempotency_release, SQL_idempotency_unknown, SQL_idempotency_renew,
+                                      SQL_idempotency_held};
+    PGconn *conn = connect_to(*state);
+    exec(conn, "ALTER TABLE semel.idempotency SET (autovacuum_enabled = off)");
+    exec(conn, "SET plan_cache_mode = force_generic_plan");
+    for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
+        struct sql_param params[PG_PARAMS_MAX];
+        const struct sql_statement *s = &semel__pg_statements[ids[i]];
+        const struct sql_statement plain = s->n_shaped > 0 ? shaped(s, 0, params) : *s;
+        check_plain(conn, &plain);
+        PGresult *plan = plan_of(conn, &plain);
+        for (int k = 0; k < PQntuples(plan); k++) {
+            const char *line = PQgetvalue(plan, k, 0);
+            if (strstr(line, "Scan") != NULL && strstr(line, " idempotency") != NULL &&
+                strstr(line, "idempotency_pkey") == NULL && strstr(line, "idempotency_token") == NULL &&
+                strstr(line, "Bitmap Heap Scan") == NULL && strstr(line, "Tid Scan") == NULL)
+                fail_msg("%s reads more than its rows: %s", s->sql.name, line);
+        }
+        PQclear(plan);
+        if (s->n_shaped > 0)
+            semel__free((char *)(uintptr_t)plain.sql.text);
     }
     PQfinish(conn);
 }
@@ -237,6 +276,8 @@ int main(void)
         cmocka_unit_test(every_statement_is_what_sqlite_takes_it_for),
         cmocka_unit_test_setup_teardown(every_statement_is_what_postgres_takes_it_for, opened, world_teardown),
         cmocka_unit_test_setup_teardown(row_is_found_by_its_key_before_the_table_was_ever_analysed, opened,
+                                        world_teardown),
+        cmocka_unit_test_setup_teardown(key_is_found_by_an_index_before_the_table_was_ever_analysed, opened,
                                         world_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,17 +14,19 @@ scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lea
 code, headers, body, completed_at, answer_until, key_until, origin, rule, traceparent
 
 -- name: idempotency_put
+-- rows: shaped scope key token fingerprint
 -- gives: token
--- Only what has no row that can be seen: an insert would wait for a transaction that changes the row.
+-- Only what has no row that can be seen: an insert would wait for a transaction that changes the row. The look-up is
+-- fenced: a plan that was made while the table was small would read all of it for every group, for as long as the
+-- connection lives. The rows come in the order of the arrays.
 INSERT INTO semel.idempotency (scope, key, status, token, fingerprint, created_at, updated_at, lease_until,
                                lease_owner, answer_us, keep_us, origin, rule, traceparent)
 SELECT b.scope, b.key, 'processing', b.token, b.fingerprint, :now, :now, b.lease_until, :lease_owner, b.answer_us,
        b.keep_us, b.origin, b.rule, b.traceparent
 FROM :rows AS b
-WHERE NOT EXISTS (SELECT FROM semel.idempotency AS i WHERE i.scope = b.scope AND i.key = b.key)
+WHERE NOT EXISTS (SELECT FROM semel.idempotency AS i WHERE i.scope = b.scope AND i.key = b.key OFFSET 0)
   AND pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(
           b.key COLLATE "C", pg_catalog.hashtextextended(b.scope COLLATE "C", 1936026993)))
-ORDER BY b.n
 ON CONFLICT (scope, key) DO NOTHING
 RETURNING token
 
@@ -32,7 +34,9 @@ RETURNING token
 -- gives: n, {idempotency_names}
 -- Not the rows that idempotency_put has just inserted: it returned their tokens.
 SELECT b.n, {idempotency_row}
-FROM :rows AS b JOIN semel.idempotency AS i ON i.scope = b.scope AND i.key = b.key AND i.token <> b.token
+FROM :rows AS b CROSS JOIN LATERAL (
+    SELECT * FROM semel.idempotency AS r WHERE r.scope = b.scope AND r.key = b.key OFFSET 0) AS i
+WHERE i.token <> b.token
 
 -- name: idempotency_retake
 -- gives: n
@@ -54,15 +58,26 @@ RETURNING l.n
 -- gives: {idempotency_names}
 SELECT {idempotency_row} FROM semel.idempotency AS i WHERE i.token = :token AND i.status IN ('processing', 'unknown')
 
+-- What ends keys finds them by an array of tokens, never by a join: a planner that takes the open keys for few would
+-- read all of them, and what vacuum has not taken away, for every group. The tokens ascend, so that the place of one in
+-- the array is found by halving.
+
+-- fragment: open_keys
+i.token = ANY (:rows.token) AND i.status IN ('processing', 'unknown')
+
+-- fragment: place_of_token
+pg_catalog.width_bucket(i.token, :rows.token)
+
 -- name: idempotency_finish
 -- gives: n
 UPDATE semel.idempotency AS i
 SET status = 'completed', updated_at = greatest(i.updated_at, :now), lease_until = NULL, lease_owner = NULL,
-    cause = NULL, code = b.code::integer, headers = b.headers, body = b.body, completed_at = :now,
+    cause = NULL, code = (:rows.code)[{place_of_token}]::integer, headers = (:rows.headers)[{place_of_token}],
+    body = (:rows.body)[{place_of_token}], completed_at = :now,
     answer_until = :now + i.answer_us::double precision * interval '1 microsecond',
     key_until = :now + i.keep_us::double precision * interval '1 microsecond'
-FROM :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
-RETURNING b.n
+WHERE {open_keys}
+RETURNING {place_of_token} AS n
 
 -- operator: idempotency_finish
 SELECT b.n FROM :rows AS b
@@ -70,8 +85,8 @@ WHERE semel._operator_key({what}, b.token, b.code::integer, b.headers, b.body, {
 
 -- name: idempotency_release
 -- gives: n
-DELETE FROM semel.idempotency AS i USING :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
-RETURNING b.n
+DELETE FROM semel.idempotency AS i WHERE {open_keys}
+RETURNING {place_of_token} AS n
 
 -- operator: idempotency_release
 SELECT b.n FROM :rows AS b WHERE semel._operator_key({what}, b.token, NULL, NULL, NULL, {forced}, {reason})
@@ -80,20 +95,23 @@ SELECT b.n FROM :rows AS b WHERE semel._operator_key({what}, b.token, NULL, NULL
 -- gives: n
 UPDATE semel.idempotency AS i
 SET status = 'unknown', updated_at = greatest(i.updated_at, :now), lease_until = NULL, lease_owner = NULL,
-    cause = coalesce(i.cause, b.cause, 'unknown')
-FROM :rows AS b WHERE i.token = b.token AND i.status IN ('processing', 'unknown')
-RETURNING b.n
+    cause = coalesce(i.cause, (:rows.cause)[{place_of_token}], 'unknown')
+WHERE {open_keys}
+RETURNING {place_of_token} AS n
 
 -- name: idempotency_renew
 -- gives: n
-UPDATE semel.idempotency AS i SET lease_until = b.lease_until
-FROM :rows AS b WHERE i.token = b.token AND i.status = 'processing' AND i.lease_until IS NOT NULL
-RETURNING b.n
+UPDATE semel.idempotency AS i SET lease_until = (:rows.lease_until)[{place_of_token}]
+WHERE {open_keys} AND i.status <> 'unknown' AND i.lease_until IS NOT NULL
+RETURNING {place_of_token} AS n
 
 -- name: idempotency_renew_all
 -- gives: changes
+-- A row that is locked is being ended: nobody else's lease may run out because of it.
 UPDATE semel.idempotency SET lease_until = :lease_until
-WHERE lease_owner = :lease_owner AND status = 'processing' AND lease_until IS NOT NULL
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM semel.idempotency
+                        WHERE lease_owner = :lease_owner AND status = 'processing' AND lease_until IS NOT NULL
+                        FOR UPDATE SKIP LOCKED))
 
 -- fragment: expired(which)
 -- The effect that it was claimed under stands in its token; 1 is atomic.
