@@ -113,33 +113,37 @@ ALTER TABLE semel.record SET (
 -- The rule for several columns is an index for the same reason: what does not keep it would have to be in there, and
 -- cannot (23514). A completed row is as final as a stale one.
 CREATE INDEX record_state ON semel.record ((coalesce(status, 'completed')::semel.record_state))
-    WHERE coalesce(status, 'stale') <> ALL (
+    WHERE (status IS NOT NULL OR open_for IS NOT NULL OR lease_token IS NOT NULL) AND coalesce(status, 'stale') <> ALL (
         CASE WHEN open_for IS NULL AND lease_token IS NULL THEN '{rejected,stale,prevented}'::text[]
              WHEN lease_token IS NULL THEN '{failed,waiting,unknown,dead,quarantined}'::text[]
              WHEN open_for IS NOT NULL THEN '{processing}'::text[] ELSE '{}'::text[] END);
 
 -- All further indexes are partial, so that a completed row pays for the key above and for one purge index, and for
--- nothing else. A status is spelled as the view below does, so that a question to the view finds its index.
+-- nothing else: most ask first whether the row is open, which is answered quickly. A status is spelled as the view below
+-- does, so that a question to the view finds its index: one that names open_for any of them, every other one inbox_open.
 
 -- The scheduler: rows that are due.
 CREATE INDEX inbox_due ON semel.record (open_for, due_at) WHERE due_at IS NOT NULL;
 -- Recovery: rows whose lease has expired.
-CREATE INDEX inbox_lease ON semel.record (open_for, lease_until) WHERE coalesce(status, 'completed') = 'processing';
+CREATE INDEX inbox_lease ON semel.record (open_for, lease_until)
+    WHERE open_for IS NOT NULL AND coalesce(status, 'completed') = 'processing';
 -- A fencing token names one row.
 CREATE UNIQUE INDEX inbox_token ON semel.record (lease_token) WHERE lease_token IS NOT NULL;
 -- The head of an order key, by arrival and by version; and how many are parked.
 CREATE INDEX inbox_order ON semel.record (open_for, order_key, arrival)
-    WHERE order_key IS NOT NULL
+    WHERE open_for IS NOT NULL AND order_key IS NOT NULL
       AND coalesce(status, 'completed') IN ('processing', 'failed', 'waiting', 'unknown', 'dead');
 CREATE INDEX inbox_version ON semel.record (open_for, order_key, version NULLS FIRST, arrival)
-    WHERE order_key IS NOT NULL
+    WHERE open_for IS NOT NULL AND order_key IS NOT NULL
       AND coalesce(status, 'completed') IN ('processing', 'failed', 'waiting', 'unknown', 'dead');
-CREATE INDEX inbox_waiting ON semel.record (open_for, order_key) WHERE coalesce(status, 'completed') = 'waiting';
+CREATE INDEX inbox_waiting ON semel.record (open_for, order_key)
+    WHERE open_for IS NOT NULL AND coalesce(status, 'completed') = 'waiting';
 -- Listings of rows that are not final, by arrival and by status.
 CREATE INDEX inbox_open ON semel.record (open_for, arrival)
     WHERE coalesce(status, 'completed') IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined');
 CREATE INDEX inbox_held ON semel.record (open_for, (coalesce(status, 'completed')), arrival)
-    WHERE coalesce(status, 'completed') IN ('failed', 'waiting', 'unknown', 'dead', 'quarantined');
+    WHERE open_for IS NOT NULL
+      AND coalesce(status, 'completed') IN ('failed', 'waiting', 'unknown', 'dead', 'quarantined');
 -- Purge: final rows by their end, to the second, so that many rows share an entry: 8 bytes per row instead of 60. The
 -- time of the event is looked at in the row.
 CREATE INDEX inbox_final ON semel.record (stream, (coalesce(processed_at, updated_at, received_at)::timestamptz(0)))

@@ -89,7 +89,7 @@ ALTER TABLE semel.consumer ADD COLUMN set_by_host text, ADD COLUMN set_by_file t
 
 -- The sweep: rows that wait without a due time.
 CREATE INDEX inbox_still ON semel.record (open_for, order_key)
-    WHERE coalesce(status, 'completed') = 'waiting' AND due_at IS NULL;
+    WHERE open_for IS NOT NULL AND coalesce(status, 'completed') = 'waiting' AND due_at IS NULL;
 CREATE INDEX conflict_age ON semel.conflict (consumer, last_at);
 
 -- When the key's unfinished set or its version changed last: what says nothing any more is purged by it.
@@ -107,6 +107,6 @@ CREATE TABLE semel.place (
 
 -- How many messages above a consumer's payload_max are kept is counted when one more comes, however many are dead.
 CREATE INDEX inbox_large ON semel.record (open_for, (octet_length(payload)))
-    WHERE coalesce(status, 'completed') IN ('dead', 'quarantined');
+    WHERE open_for IS NOT NULL AND coalesce(status, 'completed') IN ('dead', 'quarantined');
 
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

@@ -208,6 +208,22 @@ static const void *time_beside(const void *item)
 }
 
 #define ADMIT struct semel_admit
+/* lean_NAME: what semel.record keeps of a member: nothing, where it is what most rows have. */
+#define LEAN(name, member, most)                                   \
+    static const void *lean_##name(const void *item)               \
+    {                                                              \
+        const struct semel_row *row = &((const ADMIT *)item)->row; \
+        return row->member == (most) ? NULL : &row->member;        \
+    }
+LEAN(status, progress.state, SEMEL_STATE_COMPLETED)
+LEAN(attempts, progress.attempts, 1)
+LEAN(attempts_before, progress.attempts_before, 0)
+LEAN(retries, progress.retries, 0)
+LEAN(alone, progress.alone, false)
+LEAN(updated_at, updated_us, row->received_us)
+LEAN(processed_at, progress.processed_us, row->updated_us)
+#define SQL_LEAN(name, member) SQL_MEMBER(ADMIT, row.member, lean_##name, .at = lean_##name)
+
 static const struct sql_field item_fields[] = {
     SQL_FIELD(ADMIT, place, place),
     SQL_FIELD(ADMIT, row.arrival, arrival),
@@ -221,6 +237,13 @@ static const struct sql_field item_fields[] = {
     SQL_FIELD(ADMIT, row.version, version),
     SQL_FIELD(ADMIT, row.message_time_us, message_time),
     SQL_AT(time_beside, time_beside),
+    SQL_LEAN(status, progress.state),
+    SQL_LEAN(attempts, progress.attempts),
+    SQL_LEAN(attempts_before, progress.attempts_before),
+    SQL_LEAN(retries, progress.retries),
+    SQL_LEAN(alone, progress.alone),
+    SQL_LEAN(updated_at, updated_us),
+    SQL_LEAN(processed_at, progress.processed_us),
     SQL_FIELD(ADMIT, row.received_us, received_at),
     SQL_FIELD(ADMIT, row.updated_us, updated_at),
     SQL_FIELD(ADMIT, row.position, position),

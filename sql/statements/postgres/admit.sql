@@ -10,18 +10,18 @@
 -- in its log for every duplicate (I3). An arrival says which item it belongs to, by its place in the batch.
 -- Nothing here could give the rows another order than that of the arrays (no join, no sort); if it did, the worst would
 -- be a deadlock, which is retried.
--- A completed row says little more than its key: what NULL stands for is in sql/postgres/001_inbox.sql.
+-- A completed row says little more than its key: what NULL stands for is in sql/postgres/001_inbox.sql. The client has
+-- put it in place of the values (lean_status ...): for the server that is a test less per column and row.
 -- rows: shaped place record_key fingerprint
 -- gives: arrival
 WITH drawn AS MATERIALIZED (SELECT pg_catalog.nextval('semel.arrival'::pg_catalog.regclass) AS v)
 INSERT INTO semel.record (stream, open_for, arrival, key, fingerprint, type, status, attempts, attempts_before, retries,
     alone, order_key, version, message_time, received_at, updated_at, processed_at, due_at, lease_owner, lease_until,
     lease_token, error_class, error_text, outcome, position, headers, payload, traceparent)
-SELECT {stream(b.source)}, CASE WHEN NOT b.status IN ('completed', 'rejected', 'stale', 'prevented') THEN :consumer END,
-    (SELECT v FROM drawn) * 16384 + b.place, b.record_key, b.fingerprint, b.type, nullif(b.status, 'completed'),
-    nullif(b.attempts, 1), nullif(b.attempts_before, 0), nullif(b.retries, 0), nullif(b.alone, false), b.order_key,
-    b.version, b.time_beside, b.received_at, nullif(b.updated_at, b.received_at),
-    nullif(b.processed_at, b.updated_at), b.due_at, b.lease_owner, b.lease_until, b.lease_token, b.error_class,
+SELECT {stream(b.source)}, CASE WHEN NOT b.lean_status IN ('rejected', 'stale', 'prevented') THEN :consumer END,
+    (SELECT v FROM drawn) * 16384 + b.place, b.record_key, b.fingerprint, b.type, b.lean_status, b.lean_attempts,
+    b.lean_attempts_before, b.lean_retries, b.lean_alone, b.order_key, b.version, b.time_beside, b.received_at,
+    b.lean_updated_at, b.lean_processed_at, b.due_at, b.lease_owner, b.lease_until, b.lease_token, b.error_class,
     b.error_text, b.outcome, b.position, b.headers, b.payload, b.traceparent
 FROM :rows AS b
 ON CONFLICT (key, stream) DO NOTHING RETURNING arrival
