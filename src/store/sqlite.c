@@ -1013,11 +1013,14 @@ static semel_status wal(struct sqlite_store *d, struct semel_error *err)
     return status;
 }
 
+/* An insert of several rows keeps the pages that it changes, as they were, until it ends: with random ids that is a page
+ * per row, which would be written to a temporary file. */
 static semel_status settings(struct sqlite_store *d, struct semel_error *err)
 {
     static const char *const pairs[][3] = {
         {"PRAGMA synchronous = FULL", "PRAGMA synchronous", "2"},
         {"PRAGMA foreign_keys = ON", "PRAGMA foreign_keys", "1"},
+        {"PRAGMA temp_store = MEMORY", "PRAGMA temp_store", "2"},
     };
     semel_status status = wal(d, err);
     for (size_t i = 0; status == SEMEL_OK && i < sizeof(pairs) / sizeof(pairs[0]); i++) {

@@ -120,12 +120,13 @@ static void assert_says(struct world *w, const char *what)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-static void own_connection_has_wal_full_sync_and_foreign_keys(void **state) /* P24 */
+static void own_connection_has_wal_full_sync_foreign_keys_and_no_temporary_files(void **state) /* P24 */
 {
     struct world *w = *state;
     assert_int_equal(ask(w, "SELECT journal_mode = 'wal' FROM pragma_journal_mode"), 1);
     assert_int_equal(ask(w, "PRAGMA synchronous"), 2);
     assert_int_equal(ask(w, "PRAGMA foreign_keys"), 1);
+    assert_int_equal(ask(w, "PRAGMA temp_store"), 2); /* MEMORY */
     assert_int_equal(ask(w, "PRAGMA busy_timeout"), w->options.lock_timeout_ms);
 }
 
@@ -667,7 +668,7 @@ static void a_message_that_quotes_data_is_not_shown(void **state) /* P71 */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON(own_connection_has_wal_full_sync_and_foreign_keys),
+        ON(own_connection_has_wal_full_sync_foreign_keys_and_no_temporary_files),
         ON(second_open_of_the_same_file_is_refused_under_any_name),
         BARE(missing_file_directory_and_empty_name_are_refused),
         BARE(a_path_is_never_taken_for_a_uri),
