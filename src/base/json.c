@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * json.c: see json.h: a strict parser of RFC 8259; pointers; the canonical form; and parts of a text without a tree.
+ * json.c: see json.h: a strict parser of RFC 8259; pointers; the canonical form, also of a short text without a tree;
+ * and parts of a text without a tree.
  *
  * The parser copies the text once; strings are decoded in place, which never lengthens them, so that a string's bytes
  * begin where they were in the text. The members of an object are sorted when its brace closes: duplicates are then
  * neighbours, and the canonical form needs no other order.
  *
- * Invariants: recursion happens only in parse_value and write_node, and depth is checked before; no loop is worse
- * than n log n; a failed allocation is RETRY, never INVALID, so that lack of memory fails no message; a document
- * takes at most ARENA_PER_BYTE times its text, and a little.
+ * Invariants: recursion happens only in parse_value, write_node and short_value, and depth is checked before; no loop
+ * is worse than n log n, but for the sorting of at most SHORT_MEMBERS members; a failed allocation is RETRY, never
+ * INVALID, so that lack of memory fails no message; a document takes at most ARENA_PER_BYTE times its text, and a
+ * little.
  */
 #include "base/json.h"
 
+#include <endian.h>
 #include <math.h>
 
 #include "base/error.h"
@@ -20,7 +23,17 @@
 
 #define ARENA_PER_BYTE 64
 #define ARENA_EXTRA 8192
+#define SHORT_MEMBERS 64
 #define EXACT_DIGITS 15 /* a whole number of so many digits is a double, and its canonical form is itself */
+
+struct cursor {
+    const char *p, *end;
+};
+
+static bool at(const struct cursor *c, char what)
+{
+    return c->p < c->end && *c->p == what;
+}
 
 static size_t blanks(const char *p, const char *end)
 {
@@ -28,6 +41,11 @@ static size_t blanks(const char *p, const char *end)
     while (p < end && (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r'))
         p++;
     return (size_t)(p - from);
+}
+
+static void pass_blanks(struct cursor *c)
+{
+    c->p += blanks(c->p, c->end);
 }
 
 /* ---- plain characters ---------------------------------------------------------------------------- */
@@ -38,22 +56,29 @@ static inline bool is_plain(char c)
     return (unsigned char)c >= 0x20 && (unsigned char)c < 0x80 && c != '"' && c != '\\';
 }
 
-/* Eight of them. In a word without high bits a byte less than n borrows when n is taken from each. */
-static inline bool is_plain8(const char *p)
+/* How many of the eight bytes at p are plain, up to the first that is not. A byte less than n borrows when n is taken
+ * from each; only bytes behind it are taken for odd in vain. */
+static inline size_t plain_of8(const char *p)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
     uint64_t word;
     memcpy(&word, p, sizeof(word));
+    word = le64toh(word);
     const uint64_t quote = word ^ (ones * '"'), escape = word ^ (ones * '\\');
-    return ((word | (word - ones * 0x20) | (quote - ones) | (escape - ones)) & high) == 0;
+    const uint64_t odd = (word | (word - ones * 0x20) | (quote - ones) | (escape - ones)) & high;
+    return odd == 0 ? 8 : (size_t)__builtin_ctzll(odd) / 8;
 }
 
 /* How many bytes from p on are plain. */
 static size_t plain_run(const char *p, const char *end)
 {
     const char *from = p;
-    while (end - p >= 8 && is_plain8(p))
-        p += 8;
+    while (end - p >= 8) {
+        size_t n = plain_of8(p);
+        p += n;
+        if (n < 8)
+            return (size_t)(p - from);
+    }
     while (p < end && is_plain(*p))
         p++;
     return (size_t)(p - from);
@@ -121,6 +146,55 @@ static size_t take_escape(const char **p, const char *end, char *out, const char
     return name != NULL;
 }
 
+/* ---- numbers ------------------------------------------------------------------------------------- */
+
+static bool at_digit(const struct cursor *c)
+{
+    return c->p < c->end && semel__is_digit(*c->p);
+}
+
+/* Skips digits; false when there is none. */
+static bool take_digits(struct cursor *c)
+{
+    const char *first = c->p;
+    while (at_digit(c))
+        c->p++;
+    return c->p > first;
+}
+
+/* Checks the grammar only. */
+static bool take_number(struct cursor *c, bool *ret_integer)
+{
+    *ret_integer = true;
+    if (at(c, '-'))
+        c->p++;
+    if (at(c, '0'))
+        c->p++;
+    else if (!take_digits(c))
+        return false;
+    if (at(c, '.')) {
+        *ret_integer = false;
+        c->p++;
+        if (!take_digits(c))
+            return false;
+    }
+    if (at(c, 'e') || at(c, 'E')) {
+        *ret_integer = false;
+        c->p++;
+        if (at(c, '+') || at(c, '-'))
+            c->p++;
+        if (!take_digits(c))
+            return false;
+    }
+    return !at_digit(c); /* a leading zero */
+}
+
+/* A whole number that is its own canonical form. */
+static bool is_short(struct semel_str token, bool integer)
+{
+    return integer && token.n <= EXACT_DIGITS && token.p[0] != '-';
+}
+
 /* ==== the parser ================================================================================= */
 
 struct parser {
@@ -146,11 +220,6 @@ static void skip_blanks(struct parser *ps)
 static bool next_is(const struct parser *ps, char c)
 {
     return ps->p < ps->end && *ps->p == c;
-}
-
-static bool next_is_digit(const struct parser *ps)
-{
-    return ps->p < ps->end && *ps->p >= '0' && *ps->p <= '9';
 }
 
 static semel_status parse_escape(struct parser *ps, char **w)
@@ -195,50 +264,16 @@ static semel_status parse_string(struct parser *ps, struct semel_str *ret)
     return SEMEL_OK;
 }
 
-/* Skips digits; false when there is none. */
-static bool take_digits(struct parser *ps)
-{
-    const char *first = ps->p;
-    while (next_is_digit(ps))
-        ps->p++;
-    return ps->p > first;
-}
-
-/* Checks the grammar only. */
-static bool take_number(struct parser *ps, bool *ret_integer)
-{
-    *ret_integer = true;
-    if (next_is(ps, '-'))
-        ps->p++;
-    if (next_is(ps, '0'))
-        ps->p++;
-    else if (!take_digits(ps))
-        return false;
-    if (next_is(ps, '.')) {
-        *ret_integer = false;
-        ps->p++;
-        if (!take_digits(ps))
-            return false;
-    }
-    if (next_is(ps, 'e') || next_is(ps, 'E')) {
-        *ret_integer = false;
-        ps->p++;
-        if (next_is(ps, '+') || next_is(ps, '-'))
-            ps->p++;
-        if (!take_digits(ps))
-            return false;
-    }
-    return !next_is_digit(ps); /* a leading zero */
-}
-
 static semel_status parse_number(struct parser *ps, struct semel_json_node *node)
 {
     const char *start = ps->p;
-    bool integer;
-    if (!take_number(ps, &integer))
+    struct cursor c = {ps->p, ps->end};
+    bool integer, sound = take_number(&c, &integer);
+    ps->p += c.p - ps->p;
+    if (!sound)
         return refuse(ps, ps->p, "a bad number");
     struct semel_str token = {start, (size_t)(ps->p - start)};
-    if (integer && token.n <= EXACT_DIGITS && *start != '-') {
+    if (is_short(token, integer)) {
         node->tag = SEMEL_JSON_TAG_INTEGER;
         node->u.text = token;
         return SEMEL_OK;
@@ -399,7 +434,7 @@ static semel_status parse_value(struct parser *ps, struct semel_json_node *node)
         node->tag = SEMEL_JSON_TAG_STRING;
         return parse_string(ps, &node->u.text);
     }
-    if (next_is(ps, '-') || next_is_digit(ps))
+    if (next_is(ps, '-') || (ps->p < ps->end && semel__is_digit(*ps->p)))
         return parse_number(ps, node);
     return parse_literal(ps, node);
 }
@@ -739,6 +774,229 @@ semel_status semel__json_canonical(const struct semel_json *json, struct semel_b
     return SEMEL_OK;
 }
 
+/* ==== the canonical form of a short text ============================================================
+ *
+ * One pass copies the text without its blanks, and sorts the members of an object when its brace closes. It takes what
+ * most messages are: names without escapes, strings without \u and \/, exact numbers that do not become longer. Whatever
+ * else there is, right or wrong, is left to the parser, which alone judges what is refused.
+ *
+ * Invariants: what is written is what write_node writes of the parsed text; the writing is never ahead of the reading,
+ * so that the form is no longer than the text; recursion is bounded as the parser's.
+ */
+
+struct short_member {
+    struct semel_str name; /* in the text */
+    size_t at, n;          /* name and value, as they are written */
+};
+
+struct shortened {
+    struct cursor c;
+    char *out;
+    size_t n; /* written */
+    int depth;
+    size_t n_members; /* of the objects that are open */
+    struct short_member members[SHORT_MEMBERS];
+};
+
+static bool short_value(struct shortened *s);
+
+static void short_copy(struct shortened *s, size_t n)
+{
+    memcpy(s->out + s->n, s->c.p, n);
+    s->n += n;
+    s->c.p += n;
+}
+
+/* Eight bytes are copied at a time, though fewer may count: as many are left of the text, and so of the room. */
+static void short_plain(struct shortened *s)
+{
+    size_t n = 8;
+    while (n == 8 && s->c.end - s->c.p >= 8) {
+        n = plain_of8(s->c.p);
+        memcpy(s->out + s->n, s->c.p, 8);
+        s->n += n;
+        s->c.p += n;
+    }
+    while (s->c.p < s->c.end && is_plain(*s->c.p))
+        short_copy(s, 1);
+}
+
+/* The length of what stands in a string beside plain characters; 0: it is not as it would be written. */
+static size_t short_odd(const struct cursor *c)
+{
+    uint32_t code;
+    if (*c->p == '\\')
+        return c->end - c->p > 1 && memchr("\"\\bfnrt", c->p[1], 7) != NULL ? 2 : 0;
+    size_t n = semel__utf8_next((struct semel_str){c->p, (size_t)(c->end - c->p)}, &code);
+    return n > 1 ? n : 0; /* a control character is the one that has a single byte */
+}
+
+/* From quotation mark to quotation mark. */
+static bool short_string(struct shortened *s)
+{
+    short_copy(s, 1);
+    for (;;) {
+        short_plain(s);
+        if (s->c.p == s->c.end)
+            return false;
+        size_t n = *s->c.p == '"' ? 1 : short_odd(&s->c);
+        bool over = *s->c.p == '"';
+        short_copy(s, n);
+        if (n == 0 || over)
+            return over;
+    }
+}
+
+static bool short_number(struct shortened *s)
+{
+    char text[SEMEL_NUMBER_TEXT];
+    struct cursor c = s->c;
+    bool integer;
+    if (!take_number(&c, &integer))
+        return false;
+    const struct semel_str token = {s->c.p, (size_t)(c.p - s->c.p)};
+    if (is_short(token, integer)) {
+        short_copy(s, token.n);
+        return true;
+    }
+    const struct semel_decimal d = semel__decimal_read(token);
+    if (!semel__decimal_exact(&d))
+        return false;
+    size_t n = semel__decimal_write(&d, text);
+    if (n > token.n)
+        return false;
+    memcpy(s->out + s->n, text, n);
+    s->n += n;
+    s->c = c;
+    return true;
+}
+
+static bool short_literal(struct shortened *s)
+{
+    static const struct semel_str words[] = {{"null", 4}, {"true", 4}, {"false", 5}};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if ((size_t)(s->c.end - s->c.p) >= words[i].n && memcmp(s->c.p, words[i].p, words[i].n) == 0) {
+            short_copy(s, words[i].n);
+            return true;
+        }
+    return false;
+}
+
+/* Name and colon. The names of an object have to ascend, or it is sorted. */
+static bool short_name(struct shortened *s, size_t first, bool *sorted)
+{
+    pass_blanks(&s->c);
+    if (!at(&s->c, '"') || s->n_members == SHORT_MEMBERS)
+        return false;
+    struct short_member *member = &s->members[s->n_members];
+    const char *start = s->c.p + 1;
+    member->at = s->n;
+    if (!short_string(s))
+        return false;
+    member->name = (struct semel_str){start, (size_t)(s->c.p - 1 - start)};
+    if (memchr(start, '\\', member->name.n) != NULL)
+        return false;
+    if (s->n_members++ > first && key_cmp(member[-1].name, member->name) >= 0)
+        *sorted = false;
+    pass_blanks(&s->c);
+    if (!at(&s->c, ':'))
+        return false;
+    short_copy(s, 1);
+    return true;
+}
+
+/* false: a name comes twice. */
+static bool short_order(struct short_member *members, size_t n)
+{
+    for (size_t i = 1; i < n; i++) {
+        const struct short_member member = members[i];
+        size_t k = i;
+        int c = 1;
+        while (k > 0 && (c = key_cmp(members[k - 1].name, member.name)) > 0) {
+            members[k] = members[k - 1];
+            k--;
+        }
+        if (k > 0 && c == 0)
+            return false;
+        members[k] = member;
+    }
+    return true;
+}
+
+/* Behind each member is one byte: a comma, or the brace. */
+static bool short_sort(struct shortened *s, size_t first)
+{
+    struct short_member *members = &s->members[first];
+    const size_t n = s->n_members - first, from = members[0].at, past = s->n;
+    char copy[SEMEL_JSON_SHORT];
+    for (size_t i = 0; i < n; i++)
+        members[i].n = (i + 1 < n ? members[i + 1].at : past) - members[i].at - 1;
+    if (!short_order(members, n))
+        return false;
+    memcpy(copy, s->out + from, past - from);
+    s->n = from;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(s->out + s->n, copy + (members[i].at - from), members[i].n);
+        s->n += members[i].n;
+        s->out[s->n++] = i + 1 < n ? ',' : '}';
+    }
+    return true;
+}
+
+static bool short_nest(struct shortened *s)
+{
+    const bool object = *s->c.p == '{';
+    const char close = object ? '}' : ']';
+    const size_t first = s->n_members;
+    bool sorted = true, over;
+    if (s->depth == SEMEL_JSON_DEPTH)
+        return false;
+    s->depth++;
+    short_copy(s, 1);
+    pass_blanks(&s->c);
+    over = at(&s->c, close);
+    if (over)
+        short_copy(s, 1);
+    while (!over) {
+        if ((object && !short_name(s, first, &sorted)) || !short_value(s))
+            return false;
+        pass_blanks(&s->c);
+        over = at(&s->c, close);
+        if (!over && !at(&s->c, ','))
+            return false;
+        short_copy(s, 1);
+    }
+    s->depth--;
+    sorted = sorted || short_sort(s, first);
+    s->n_members = first;
+    return sorted;
+}
+
+static bool short_value(struct shortened *s)
+{
+    pass_blanks(&s->c);
+    if (at(&s->c, '"'))
+        return short_string(s);
+    if (at(&s->c, '{') || at(&s->c, '['))
+        return short_nest(s);
+    return at(&s->c, '-') || at_digit(&s->c) ? short_number(s) : short_literal(s);
+}
+
+size_t semel__json_short(struct semel_str text, char out[SEMEL_JSON_SHORT])
+{
+    struct shortened s;
+    if (text.n > SEMEL_JSON_SHORT)
+        return 0;
+    s.c = (struct cursor){text.p, text.p + text.n};
+    s.out = out;
+    s.n = s.n_members = 0;
+    s.depth = 0;
+    if (!short_value(&s))
+        return 0;
+    pass_blanks(&s.c);
+    return s.c.p == s.c.end ? s.n : 0;
+}
+
 /* ==== pieces of a text ==============================================================================
  *
  * Nothing is checked here but what keeps the reading inside.
@@ -746,33 +1004,20 @@ semel_status semel__json_canonical(const struct semel_json *json, struct semel_b
  * Invariants: no recursion; nothing outside the text is read, whatever it is; numbers keep the digits that were sent.
  */
 
-struct cursor {
-    const char *p, *end;
-};
-
-static void pass_blanks(struct cursor *c)
-{
-    c->p += blanks(c->p, c->end);
-}
-
-static bool at(const struct cursor *c, char what)
-{
-    return c->p < c->end && *c->p == what;
-}
-
 /* From the opening quotation mark past the closing one. */
 static bool skip_string(struct cursor *c)
 {
-    for (c->p++; c->p < c->end; c->p++) {
-        if (*c->p == '\\' && c->p + 1 < c->end)
-            c->p++;
-        else if (*c->p == '"') {
+    for (c->p++;; c->p++) {
+        c->p += plain_run(c->p, c->end);
+        if (c->p == c->end)
+            return false;
+        if (*c->p == '"') {
             c->p++;
             return true;
         }
+        if (*c->p == '\\' && c->p + 1 < c->end)
+            c->p++;
     }
-    c->p = c->end;
-    return false;
 }
 
 static bool skip_nest(struct cursor *c)

@@ -50,6 +50,17 @@ static bool looks_like_json(struct semel_str payload)
     return false;
 }
 
+/* Most payloads need no tree for it. fp->kind stays NONE when this one does. */
+static semel_status short_digest(struct semel_str payload, struct semel_fp *fp, struct semel_error *err)
+{
+    char form[SEMEL_JSON_SHORT];
+    const struct semel_str text = {form, semel__json_short(payload, form)};
+    if (text.n == 0)
+        return SEMEL_OK;
+    fp->kind = SEMEL_FP_JSON;
+    return semel__sha256(&text, 1, fp->bytes) ? SEMEL_OK : semel__fail_memory(err);
+}
+
 /* fp->kind stays NONE when the document has no canonical form. */
 static semel_status json_digest(struct semel_str payload, const struct semel_json *json, struct semel_fp *fp,
                                 struct semel_error *err)
@@ -73,15 +84,29 @@ static semel_status json_digest(struct semel_str payload, const struct semel_jso
     return status;
 }
 
+/* The digest of the tree, which is made here if nobody has made one. */
+static semel_status tree_digest(struct semel_str payload, const struct semel_json *json, struct semel_fp *fp,
+                                struct semel_error *err)
+{
+    struct semel_json *own = NULL;
+    if (json == NULL) {
+        semel_status status = semel__json_parse(&own, payload, SEMEL_PAYLOAD_HARD_MAX, err);
+        if (status != SEMEL_OK)
+            return status == SEMEL_INVALID ? SEMEL_OK : status;
+    }
+    semel_status status = json_digest(payload, json != NULL ? json : own, fp, err);
+    semel__json_free(own);
+    return status;
+}
+
 semel_status semel__fp_compute_json(struct semel_str payload, const struct semel_json *json, bool parsed,
                                     struct semel_fp *ret, struct semel_error *err)
 {
     struct semel_fp fp = {.n = SEMEL_FP_DIGEST};
-    if (!looks_like_json(payload))
-        json = NULL;
-    else if (!parsed)
-        return semel__fp_compute(payload, ret, err);
-    semel_status status = json != NULL ? json_digest(payload, json, &fp, err) : SEMEL_OK;
+    const bool maybe = looks_like_json(payload) && (json != NULL || !parsed);
+    semel_status status = maybe ? short_digest(payload, &fp, err) : SEMEL_OK;
+    if (status == SEMEL_OK && maybe && fp.kind == SEMEL_FP_NONE)
+        status = tree_digest(payload, json, &fp, err);
     if (status == SEMEL_OK && fp.kind == SEMEL_FP_NONE) {
         fp.kind = SEMEL_FP_RAW;
         if (!semel__sha256(&payload, 1, fp.bytes))
@@ -94,15 +119,7 @@ semel_status semel__fp_compute_json(struct semel_str payload, const struct semel
 
 semel_status semel__fp_compute(struct semel_str payload, struct semel_fp *ret, struct semel_error *err)
 {
-    struct semel_json *json = NULL;
-    if (looks_like_json(payload)) {
-        semel_status status = semel__json_parse(&json, payload, SEMEL_PAYLOAD_HARD_MAX, err);
-        if (status != SEMEL_OK && status != SEMEL_INVALID)
-            return status;
-    }
-    semel_status status = semel__fp_compute_json(payload, json, true, ret, err);
-    semel__json_free(json);
-    return status;
+    return semel__fp_compute_json(payload, NULL, false, ret, err);
 }
 
 bool semel__fp_differs(const struct semel_fp *a, const struct semel_fp *b)

@@ -7,7 +7,8 @@
  * never look like bad JSON.
  *
  * What must hold: the canonical form of an exact document parses, is exact and is its own
- * canonical form; without a failed allocation no status is RETRY; an error text is printable.
+ * canonical form, which is also the short form, where there is one; without a failed allocation no
+ * status is RETRY; an error text is printable.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,22 @@ static void check_canonical(const struct semel_json *json, bool disturbed)
     semel__buf_done(&twice);
 }
 
+/* A short form is that of the tree. */
+static void check_short(struct semel_str text)
+{
+    char out[SEMEL_JSON_SHORT];
+    struct semel_buf form;
+    struct semel_error err;
+    bool exact = false;
+    size_t n = semel__json_short(text, out);
+    if (n == 0)
+        return;
+    semel__buf_init(&form, 8 * MAX_BYTES);
+    MUST(canonical(text, &form, &exact, &err) == SEMEL_OK && exact);
+    MUST(semel__str_eq(semel__buf_str(&form), (struct semel_str){out, n}));
+    semel__buf_done(&form);
+}
+
 static void check_document(struct semel_str pointer, struct semel_str text, bool disturbed)
 {
     struct semel_json *json = NULL;
@@ -118,6 +135,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     if (n < size - 1)
         text = (struct semel_str){p + n + 1, size - n - 2};
 
+    check_short(text);
     unsigned left = data[0] == '0' ? 0 : data[0] & 0x1Fu;
     bool disturbed = left > 0;
     semel__alloc_set_hook(disturbed ? fail_countdown : NULL, &left);

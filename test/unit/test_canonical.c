@@ -2,7 +2,10 @@
  *
  * test_canonical.c: the canonical form of RFC 8785, and when there is none.
  */
+#include <stdlib.h>
+
 #include "base/json.h"
+#include "base/random.h"
 #include "unit.h"
 
 /* The canonical form in buf, which the caller ends; false: a number is not exact. */
@@ -214,6 +217,265 @@ static void the_form_is_appended_to_what_the_buffer_holds(void **state)
     semel__json_free(json);
 }
 
+/* ---- a short text without a tree ----------------------------------------------------------------- */
+
+/* The length of the short form, which the parser and the tree must agree with; 0: there is none. Text and form have not
+ * a byte of room around them. */
+static size_t short_form(struct semel_str text, struct semel_buf *form)
+{
+    struct semel_json *json = NULL;
+    char *copy = malloc(text.n + (text.n == 0)), *out = malloc(text.n + (text.n == 0));
+    bool exact = false;
+    assert_true(copy != NULL && out != NULL);
+    memcpy(copy, text.p, text.n);
+    semel__buf_init(form, 100000);
+    size_t n = semel__json_short((struct semel_str){copy, text.n}, out);
+    if (n > 0) {
+        if (semel__json_parse(&json, text, 100000, NULL) != SEMEL_OK)
+            fail_msg("the parser refuses: %.*s", (int)text.n, text.p);
+        assert_int_equal(semel__json_canonical(json, form, &exact, NULL), SEMEL_OK);
+        if (!exact || form->n != n || memcmp(form->p, out, n) != 0)
+            fail_msg("%.*s: the tree gives %.*s, the short form is %.*s", (int)text.n, text.p, (int)form->n, form->p,
+                     (int)n, out);
+        semel__json_free(json);
+    }
+    free(copy);
+    free(out);
+    return n;
+}
+
+static void assert_short(const char *text, const char *expected)
+{
+    struct semel_buf form;
+    if (short_form(semel__str(text), &form) == 0)
+        fail_msg("%s has a short form", text);
+    assert_str(semel__buf_str(&form), expected);
+    semel__buf_done(&form);
+}
+
+static void assert_not_short(struct semel_str text)
+{
+    struct semel_buf form;
+    if (short_form(text, &form) != 0)
+        fail_msg("%.*s has no short form", (int)text.n, text.p);
+    semel__buf_done(&form);
+}
+
+static void a_message_as_most_are_needs_no_tree(void **state)
+{
+    (void)state;
+    assert_short("{\"id\":\"0190\",\"account\":10001,\"amount\":-12.50,\"note\":\"paid\\n\\\"now\\\"\"}",
+                 "{\"account\":10001,\"amount\":-12.5,\"id\":\"0190\",\"note\":\"paid\\n\\\"now\\\"\"}");
+    assert_short(" { \"b\" : { \"d\" : -0 , \"c\" : 1000.0 } ,\r\n\t\"a\" : [ 1 , true , null, false, [] , {} ] } ",
+                 "{\"a\":[1,true,null,false,[],{}],\"b\":{\"c\":1000,\"d\":0}}");
+    assert_short("{\"\xEF\xBF\xBF\":1,\"\xF4\x8F\xBF\xBF\":2,\"\":3,\"b\":{\"z\":1,\"y\":{\"x\":2,\"w\":3}},\"aa\":5}",
+                 "{\"\":3,\"aa\":5,\"b\":{\"y\":{\"w\":3,\"x\":2},\"z\":1},\"\xF4\x8F\xBF\xBF\":2,\"\xEF\xBF\xBF\":1}");
+    assert_short("\"\xC3\xA4 \\\\ \\b\\f\\r\\t \x7F\"", "\"\xC3\xA4 \\\\ \\b\\f\\r\\t \x7F\"");
+    assert_short("999999999999999", "999999999999999");
+    assert_short("1234567890123456.0", "1234567890123456");
+}
+
+static void whatever_else_there_is_is_left_to_the_parser(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "", " ", "nul", "truefalse", "{} {}", "01", "-", "1.", "+1", "[1,]", "[,1]", "{\"a\":1,}", "{\"a\" 1}", "{a:1}",
+        "{1:1}", "[1 2]", "[}", "{\"a\":1]", "[", "{", "\"", "\"a", "\"\\", "\"\\\"", "\"\\x\"", "{\"a", "{\"a\"",
+        "{\"a\":", "{\"a\":1",
+        /* repeated members, as neighbours and apart */
+        "{\"a\":1,\"a\":1}", "{\"a\":1,\"b\":2,\"a\":3}", "{\"b\":1,\"a\":2,\"b\":3}", "[{\"\":1,\"\":2}]",
+        /* escapes that are written otherwise, or in a name */
+        "\"\\u0041\"", "\"\\ud83d\\ude00\"", "\"\\ud83d\"", "\"\\/\"", "{\"\\n\":1}", "{\"a\\\"b\":1}",
+        /* numbers that become longer, or are not exact */
+        "1e5", "1e20", "9007199254740993", "0.10000000000000001", "1e400", "12345678901234567890",
+        /* bytes that no string may have */
+        "\"\x01\"", "\"\n\"", "\"\x80\"", "\"\xC0\xAF\"", "\"\xED\xA0\x80\"", "\"\xF5\x80\x80\x80\"", "\"\xE2\x82\"",
+        "\"\xC3", "\xEF\xBB\xBF{}"};
+    for (size_t i = 0; i < COUNT(texts); i++)
+        assert_not_short(semel__str(texts[i]));
+    assert_not_short(SEMEL_STR("\"a\0b\""));
+    assert_not_short(SEMEL_STR("\"\\\0\""));
+    assert_not_short((struct semel_str){"", 0});
+}
+
+static struct semel_str nested(struct semel_buf *buf, int depth)
+{
+    semel__buf_init(buf, 100000);
+    for (int i = 0; i < depth; i++)
+        semel__buf_addz(buf, i % 2 == 0 ? "[" : "{\"b\":0,\"a\":");
+    semel__buf_addz(buf, "1");
+    for (int i = depth - 1; i >= 0; i--)
+        semel__buf_addz(buf, i % 2 == 0 ? "]" : "}");
+    return semel__buf_str(buf);
+}
+
+static void a_short_form_is_as_deep_as_the_parser_allows_and_has_its_bounds(void **state)
+{
+    (void)state;
+    struct semel_buf text, form;
+    assert_true(short_form(nested(&text, SEMEL_JSON_DEPTH), &form) > 0);
+    semel__buf_done(&form);
+    semel__buf_done(&text);
+    assert_not_short(nested(&text, SEMEL_JSON_DEPTH + 1));
+    semel__buf_done(&text);
+    for (size_t n = SEMEL_JSON_SHORT; n <= SEMEL_JSON_SHORT + 1; n++) {
+        semel__buf_init(&text, 100000);
+        while (text.n < n - 1)
+            semel__buf_addz(&text, "[");
+        memset(text.p, ' ', text.n);
+        semel__buf_addz(&text, "1");
+        assert_int_equal(short_form(semel__buf_str(&text), &form), n == SEMEL_JSON_SHORT);
+        semel__buf_done(&form);
+        semel__buf_done(&text);
+    }
+    for (int n = 62; n <= 63; n++) { /* members, with two more that are open inside */
+        semel__buf_init(&text, 100000);
+        for (int i = 0; i < n; i++)
+            semel__buf_addf(&text, "%s\"%02d\":{\"b\":[],\"a\":{}}", i == 0 ? "{" : ",", i * 37 % n);
+        semel__buf_addz(&text, "}");
+        assert_int_equal(short_form(semel__buf_str(&text), &form) > 0, n == 62);
+        semel__buf_done(&form);
+        semel__buf_done(&text);
+    }
+}
+
+/* ---- documents by chance ---- */
+
+#define PICK(rng, table) (table)[semel__random_below(rng, COUNT(table))]
+
+static void put_blanks(struct semel_random *rng, struct semel_buf *buf)
+{
+    static const char *const blanks[] = {"", "", "", "", " ", "\n", "\t \r\n"};
+    semel__buf_addz(buf, PICK(rng, blanks));
+}
+
+static void put_string(struct semel_random *rng, struct semel_buf *buf, bool name)
+{
+    static const char *const names[] = {
+        "a", "b", "id", "amount", "account", "\xC3\xA4", "\xF0\x90\x80\x80", "\xEE\x80\x80", ""};
+    static const char *const bits[] = {"plain",
+                                       "a longer text than a word; ",
+                                       "\\n",
+                                       "\\\"",
+                                       "\\\\",
+                                       "\\t",
+                                       "\xC3\xA4",
+                                       "\xF0\x9F\x98\x80",
+                                       "\xE2\x82\xAC",
+                                       "{}[],:",
+                                       "'"};
+    static const char *const odd[] = {"\\u0041", "\\ud83d\\ude00", "\\ud800",      "\\/",
+                                      "\x01",    "\x80",           "\xED\xA0\x80", "\\x"};
+    semel__buf_addz(buf, "\"");
+    if (name)
+        semel__buf_addz(buf, PICK(rng, names));
+    for (uint64_t n = semel__random_below(rng, name ? 2 : 5); n > 0; n--)
+        semel__buf_addz(buf, semel__random_below(rng, 60) == 0 ? PICK(rng, odd) : PICK(rng, bits));
+    semel__buf_addz(buf, "\"");
+}
+
+static void put_number(struct semel_random *rng, struct semel_buf *buf)
+{
+    static const char *const numbers[] = {"0",
+                                          "-0",
+                                          "-1",
+                                          "10",
+                                          "12.50",
+                                          "0.05",
+                                          "-0.0",
+                                          "1.0e2",
+                                          "999999999999999",
+                                          "1000000000000000",
+                                          "100.00",
+                                          "0.000001",
+                                          "0.0000001",
+                                          "1e5",
+                                          "1e21",
+                                          "9007199254740993",
+                                          "1.7976931348623157e308",
+                                          "5e-324",
+                                          "01",
+                                          "1.",
+                                          "1e400"};
+    if (semel__random_below(rng, 2) == 0)
+        semel__buf_addf(buf, "%d", (int)semel__random_below(rng, 1000000));
+    else
+        semel__buf_addz(buf,
+                        numbers[semel__random_below(rng, COUNT(numbers) - (semel__random_below(rng, 9) > 0 ? 7 : 0))]);
+}
+
+static void put_value(struct semel_random *rng, struct semel_buf *buf, int depth)
+{
+    static const char *const words[] = {"null", "true", "false"};
+    const uint64_t kind = semel__random_below(rng, depth > 0 ? 10 : 6);
+    put_blanks(rng, buf);
+    if (kind < 3) {
+        put_string(rng, buf, false);
+    } else if (kind < 5) {
+        put_number(rng, buf);
+    } else if (kind < 6) {
+        semel__buf_addz(buf, PICK(rng, words));
+    } else {
+        const bool object = kind < 9;
+        semel__buf_addz(buf, object ? "{" : "[");
+        for (uint64_t n = semel__random_below(rng, 6), i = 0; i < n; i++) {
+            semel__buf_addz(buf, i > 0 ? "," : "");
+            put_blanks(rng, buf);
+            if (object)
+                put_string(rng, buf, true);
+            put_blanks(rng, buf);
+            semel__buf_addz(buf, object ? ":" : "");
+            put_value(rng, buf, depth - 1);
+        }
+        put_blanks(rng, buf);
+        semel__buf_addz(buf, object ? "}" : "]");
+    }
+    put_blanks(rng, buf);
+}
+
+static void damage(struct semel_random *rng, struct semel_buf *buf)
+{
+    static const char bytes[] = "\"\\{}[],: 0.e-\x01\x80\xC3\xF0u";
+    const size_t at = (size_t)semel__random_below(rng, buf->n);
+    switch (semel__random_below(rng, 3)) {
+    case 0:
+        buf->n = at;
+        break;
+    case 1:
+        buf->p[at] = bytes[semel__random_below(rng, sizeof bytes)];
+        break;
+    default:
+        buf->p[at] = (char)(buf->p[at] ^ 1 << semel__random_below(rng, 8));
+        break;
+    }
+}
+
+/* A5 */
+static void the_short_form_of_any_document_is_that_of_its_tree(void **state)
+{
+    enum { DOCUMENTS = 30000 };
+    struct semel_random rng;
+    size_t sound = 0, sound_short = 0, broken_short = 0;
+    (void)state;
+    semel__random_seed(&rng, 20261119);
+    for (int i = 0; i < DOCUMENTS; i++) {
+        struct semel_buf text, form;
+        const bool broken = semel__random_below(&rng, 3) == 0;
+        semel__buf_init(&text, 100000);
+        put_value(&rng, &text, 4);
+        if (broken)
+            damage(&rng, &text);
+        const bool is_short = short_form(semel__buf_str(&text), &form) > 0;
+        sound += !broken;
+        sound_short += !broken && is_short;
+        broken_short += broken && is_short;
+        semel__buf_done(&form);
+        semel__buf_done(&text);
+    }
+    assert_in_range(sound_short, sound / 2, sound - sound / 20); /* both ways are taken */
+    assert_true(broken_short > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +491,10 @@ int main(void)
         cmocka_unit_test(many_members_are_sorted_too),
         cmocka_unit_test(a_form_too_long_for_the_buffer_is_invalid_and_a_lack_of_memory_is_not),
         cmocka_unit_test(the_form_is_appended_to_what_the_buffer_holds),
+        cmocka_unit_test(a_message_as_most_are_needs_no_tree),
+        cmocka_unit_test(whatever_else_there_is_is_left_to_the_parser),
+        cmocka_unit_test(a_short_form_is_as_deep_as_the_parser_allows_and_has_its_bounds),
+        cmocka_unit_test(the_short_form_of_any_document_is_that_of_its_tree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
