@@ -36,7 +36,7 @@ static void fetch(void)
 static bool digest_in(EVP_MD_CTX *ctx, const EVP_MD *md, const struct semel_str *parts, size_t n_parts,
                       unsigned char *out, size_t size)
 {
-    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, md, NULL) == 1;
+    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, md, NULL) == 1; /* NULL: the one that it had before */
     for (size_t i = 0; ok && i < n_parts; i++)
         ok = parts[i].n == 0 || EVP_DigestUpdate(ctx, parts[i].p, parts[i].n) == 1;
 
@@ -63,7 +63,7 @@ static const EVP_MD *sha256(void)
     return fetched != NULL ? fetched : EVP_sha256();
 }
 
-/* A context that nobody uses; whoever takes it leaves NULL. */
+/* A context of SHA-256 that nobody uses. NULL: there is none. */
 static EVP_MD_CTX *take_spare(void)
 {
     for (size_t i = 0; i < SPARES; i++)
@@ -72,7 +72,7 @@ static EVP_MD_CTX *take_spare(void)
             if (ctx != NULL)
                 return ctx;
         }
-    return EVP_MD_CTX_new();
+    return NULL;
 }
 
 static void give_spare(EVP_MD_CTX *ctx)
@@ -87,8 +87,8 @@ static void give_spare(EVP_MD_CTX *ctx)
 
 bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char out[SEMEL_SHA256])
 {
-    EVP_MD_CTX *ctx = take_spare();
-    bool ok = digest_in(ctx, sha256(), parts, n_parts, out, SEMEL_SHA256);
+    EVP_MD_CTX *spare = take_spare(), *ctx = spare != NULL ? spare : EVP_MD_CTX_new();
+    bool ok = digest_in(ctx, spare != NULL ? NULL : sha256(), parts, n_parts, out, SEMEL_SHA256);
     if (ok)
         give_spare(ctx);
     else

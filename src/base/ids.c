@@ -10,6 +10,9 @@
  */
 #include "base/ids.h"
 
+#include <endian.h>
+#include <string.h>
+
 #include "base/clock.h"
 
 #define UUID_CHARS (SEMEL_UUID_TEXT - 1)
@@ -36,32 +39,44 @@ static bool uuid_dash_at(size_t i)
     return i == 8 || i == 13 || i == 18 || i == 23;
 }
 
-/* The digits of hexadecimal numbers, plus 1; those in upper case also have UPPER. */
-#define UPPER 0x40u
-static const unsigned char hex_values[256] = {
-    ['0'] = 1,          ['1'] = 2,          ['2'] = 3,          ['3'] = 4,          ['4'] = 5,
-    ['5'] = 6,          ['6'] = 7,          ['7'] = 8,          ['8'] = 9,          ['9'] = 10,
-    ['a'] = 11,         ['b'] = 12,         ['c'] = 13,         ['d'] = 14,         ['e'] = 15,
-    ['f'] = 16,         ['A'] = 11 | UPPER, ['B'] = 12 | UPPER, ['C'] = 13 | UPPER, ['D'] = 14 | UPPER,
-    ['E'] = 15 | UPPER, ['F'] = 16 | UPPER,
-};
+/* Eight hexadecimal digits as four bytes. In a word without high bits, adding 0x80 - c to a byte sets its high bit
+ * where it is c or more. *upper gets a bit for a letter in upper case. false: one of them is no digit. */
+static inline bool hex8_read(const char *p, unsigned char out[4], uint64_t *upper)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
+    uint64_t word;
+    memcpy(&word, p, sizeof(word));
+    word = le64toh(word);
+    const uint64_t lower = word | ones * 0x20;
+    const uint64_t digit = (word + ones * (0x80 - '0')) & ~(word + ones * (0x80 - '9' - 1)) & high;
+    const uint64_t letter = (lower + ones * (0x80 - 'a')) & ~(lower + ones * (0x80 - 'f' - 1)) & high;
+    if ((word & high) != 0 || (digit | letter) != high)
+        return false;
+    *upper |= letter & ~(word << 2); /* 0x20 is missing */
+    uint64_t value = (word & ones * 0x0F) + (letter >> 7) * 9;
+    value = (value << 4 | value >> 8) & UINT64_C(0x00FF00FF00FF00FF);
+    value = (value | value >> 8) & UINT64_C(0x0000FFFF0000FFFF);
+    const uint32_t bytes = htole32((uint32_t)(value | value >> 16));
+    memcpy(out, &bytes, sizeof(bytes));
+    return true;
+}
 
 /* The bytes of a UUID of any version. false: it is none. Every id is read so, some more than once. */
 static bool uuid_read(struct semel_str s, unsigned char out[16], bool *ret_lower)
 {
-    unsigned seen = 0;
-    if (s.p == NULL || s.n != UUID_CHARS)
+    const char *p = s.p;
+    char middle[16];
+    uint64_t upper = 0;
+    if (p == NULL || s.n != UUID_CHARS || p[8] != '-' || p[13] != '-' || p[18] != '-' || p[23] != '-')
         return false;
-    for (size_t i = 0, n = 0; i < UUID_CHARS; i += 2) {
-        if (uuid_dash_at(i) && s.p[i++] != '-')
-            return false;
-        unsigned high = hex_values[(unsigned char)s.p[i]], low = hex_values[(unsigned char)s.p[i + 1]];
-        if (high == 0 || low == 0)
-            return false;
-        seen |= high | low;
-        out[n++] = (unsigned char)(((high & ~UPPER) - 1) << 4 | ((low & ~UPPER) - 1));
-    }
-    *ret_lower = (seen & UPPER) == 0;
+    memcpy(middle, p + 9, 4);
+    memcpy(middle + 4, p + 14, 4);
+    memcpy(middle + 8, p + 19, 4);
+    memcpy(middle + 12, p + 24, 4);
+    if (!hex8_read(p, out, &upper) || !hex8_read(middle, out + 4, &upper) || !hex8_read(middle + 8, out + 8, &upper) ||
+        !hex8_read(p + 28, out + 12, &upper))
+        return false;
+    *ret_lower = upper == 0;
     return true;
 }
 

@@ -35,9 +35,11 @@ static bool at(const struct cursor *c, char what)
     return c->p < c->end && *c->p == what;
 }
 
-static size_t blanks(const char *p, const char *end)
+static inline size_t blanks(const char *p, const char *end)
 {
     const char *from = p;
+    if (p<end && * p> ' ') /* mostly there are none */
+        return 0;
     while (p < end && (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r'))
         p++;
     return (size_t)(p - from);
@@ -777,8 +779,8 @@ semel_status semel__json_canonical(const struct semel_json *json, struct semel_b
 /* ==== the canonical form of a short text ============================================================
  *
  * One pass copies the text without its blanks, and sorts the members of an object when its brace closes. It takes what
- * most messages are: names without escapes, strings without \u and \/, exact numbers that do not become longer. Whatever
- * else there is, right or wrong, is left to the parser, which alone judges what is refused.
+ * most messages are: names without escapes, strings without \u and \/, exact numbers that do not become longer.
+ * Whatever else there is, right or wrong, is left to the parser, which alone judges what is refused.
  *
  * Invariants: what is written is what write_node writes of the parsed text; the writing is never ahead of the reading,
  * so that the form is no longer than the text; recursion is bounded as the parser's.
@@ -800,7 +802,7 @@ struct shortened {
 
 static bool short_value(struct shortened *s);
 
-static void short_copy(struct shortened *s, size_t n)
+static inline void short_copy(struct shortened *s, size_t n)
 {
     memcpy(s->out + s->n, s->c.p, n);
     s->n += n;
@@ -837,13 +839,14 @@ static bool short_string(struct shortened *s)
     short_copy(s, 1);
     for (;;) {
         short_plain(s);
-        if (s->c.p == s->c.end)
+        if (at(&s->c, '"')) {
+            short_copy(s, 1);
+            return true;
+        }
+        size_t n = s->c.p < s->c.end ? short_odd(&s->c) : 0;
+        if (n == 0)
             return false;
-        size_t n = *s->c.p == '"' ? 1 : short_odd(&s->c);
-        bool over = *s->c.p == '"';
         short_copy(s, n);
-        if (n == 0 || over)
-            return over;
     }
 }
 
@@ -1039,6 +1042,11 @@ static bool skip_nest(struct cursor *c)
     return false;
 }
 
+static bool ends_scalar(char ch)
+{
+    return ch == ',' || ch == ']' || ch == '}' || ch == ' ' || ch == '\t' || ch == '\r' || ch == '\n' || ch == '\0';
+}
+
 static bool skip_value(struct cursor *c)
 {
     if (at(c, '"'))
@@ -1046,7 +1054,7 @@ static bool skip_value(struct cursor *c)
     if (at(c, '{') || at(c, '['))
         return skip_nest(c);
     const char *start = c->p;
-    while (c->p < c->end && strchr(",]} \t\r\n", *c->p) == NULL)
+    while (c->p < c->end && !ends_scalar(*c->p))
         c->p++;
     return c->p > start;
 }
@@ -1110,7 +1118,7 @@ static char take_token_char(struct semel_str *token)
 static bool token_spells(struct semel_str token, struct semel_str name)
 {
     struct cursor c = {name.p, name.p + name.n};
-    if (memchr(name.p, '\\', name.n) == NULL && memchr(token.p, '~', token.n) == NULL)
+    if (plain_run(name.p, name.p + name.n) == name.n && memchr(token.p, '~', token.n) == NULL)
         return token.n == name.n && memcmp(token.p, name.p, name.n) == 0;
     while (c.p < c.end) {
         char bytes[4];

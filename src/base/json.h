@@ -48,8 +48,8 @@ void semel__json_ignore(struct semel_json *json, struct semel_str pointer);
 semel_status semel__json_canonical(const struct semel_json *json, struct semel_buf *buf, bool *ret_exact,
                                    struct semel_error *err);
 
-/* The same of a text that was not parsed, in one pass and without memory, where that is as simple as it mostly is: returns
- * the length of the form, which is exact. 0: it is not: parse it. */
+/* The same of a text that was not parsed, in one pass and without memory, where that is as simple as it mostly is.
+ * Returns the length of the form, which is exact. 0: it is not so simple, or no JSON: parse it. */
 #define SEMEL_JSON_SHORT 4096
 size_t semel__json_short(struct semel_str text, char out[SEMEL_JSON_SHORT]);
 

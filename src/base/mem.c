@@ -187,14 +187,17 @@ static void *arena_take(struct semel_arena *arena, size_t size, size_t gap)
     return p;
 }
 
-void *semel__arena_alloc(struct semel_arena *arena, size_t count, size_t size)
+void *semel__arena_room(struct semel_arena *arena, size_t count, size_t size)
 {
     size_t total;
-    if (__builtin_mul_overflow(count, size, &total))
-        return NULL;
-    void *p = arena_take(arena, total, GAP(size));
+    return __builtin_mul_overflow(count, size, &total) ? NULL : arena_take(arena, total, GAP(size));
+}
+
+void *semel__arena_alloc(struct semel_arena *arena, size_t count, size_t size)
+{
+    void *p = semel__arena_room(arena, count, size);
     if (p != NULL)
-        memset(p, 0, total);
+        memset(p, 0, count * size);
     return p;
 }
 

@@ -38,6 +38,7 @@ void semel__arena_init(struct semel_arena *arena, size_t max);
 void semel__arena_reset(struct semel_arena *arena); /* frees everything but one block, which it keeps for reuse */
 void semel__arena_done(struct semel_arena *arena);
 void *semel__arena_alloc(struct semel_arena *arena, size_t count, size_t size); /* zeroed, aligned */
+void *semel__arena_room(struct semel_arena *arena, size_t count, size_t size);  /* not zeroed */
 /* Copies bytes and adds a NUL that is not counted. {NULL, 0} stays {NULL, 0}. false: no memory. */
 bool semel__arena_copy(struct semel_arena *arena, struct semel_str s, struct semel_str *ret_copy);
 

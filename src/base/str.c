@@ -189,7 +189,10 @@ static bool plain8(const char *p)
 
 bool semel__utf8_valid(struct semel_str s)
 {
+    const char *last8 = s.n >= 8 ? s.p + s.n - 8 : NULL;
     while (s.n > 0) {
+        if (s.n < 8 && last8 != NULL && plain8(last8)) /* what is left is among them */
+            return true;
         uint32_t c = (unsigned char)s.p[0];
         size_t n = s.n >= 8 && plain8(s.p) ? 8 : c < 0x80 ? 1 : semel__utf8_next(s, &c);
         if (n == 0 || c == 0)

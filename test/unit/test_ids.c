@@ -219,6 +219,41 @@ static void a_uuid_in_lower_case_is_a_key_of_17_bytes_and_any_other_id_is_itself
     assert_int_equal(semel__id_key_time(SEMEL_STR("00000000-000f-7000-c000-000000000000")), SEMEL_NONE);
 }
 
+static bool is_upper_digit(char c)
+{
+    return c >= 'A' && c <= 'F';
+}
+
+/* Every byte at every place. */
+static void a_uuid_is_hexadecimal_digits_and_dashes_at_their_places(void **state)
+{
+    static const char uuid[] = "018f2d2e-9abc-7def-8123-456789abcdef";
+    (void)state;
+    for (size_t at = 0; at < sizeof uuid - 1; at++)
+        for (int byte = 0; byte < 256; byte++) {
+            char text[sizeof uuid];
+            unsigned char out[SEMEL_UUID_KEY], wanted[SEMEL_UUID_KEY] = {0};
+            size_t n = 2;
+            memcpy(text, uuid, sizeof uuid);
+            text[at] = (char)byte;
+            const struct semel_str id = {text, sizeof uuid - 1};
+            const bool valid = uuid[at] == '-' ? byte == '-' : semel__hex_value((char)byte) >= 0;
+            assert_int_equal(semel__uuid_valid(id), valid);
+            const struct semel_str key = semel__id_key(id, out);
+            if (!valid || is_upper_digit((char)byte)) {
+                assert_ptr_equal(key.p, text);
+                continue;
+            }
+            for (size_t i = 0; i < id.n; i++)
+                if (text[i] != '-') {
+                    wanted[n / 2] = (unsigned char)(wanted[n / 2] << 4 | semel__hex_value(text[i]));
+                    n++;
+                }
+            assert_int_equal(key.n, SEMEL_UUID_KEY);
+            assert_memory_equal(key.p, wanted, SEMEL_UUID_KEY);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +268,7 @@ int main(void)
         cmocka_unit_test(the_random_bits_of_a_uuid7_are_used_to_the_last),
         cmocka_unit_test(a_time_before_1970_becomes_the_first_instant),
         cmocka_unit_test(a_uuid_in_lower_case_is_a_key_of_17_bytes_and_any_other_id_is_itself),
+        cmocka_unit_test(a_uuid_is_hexadecimal_digits_and_dashes_at_their_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,8 @@
  *
  * test_str.c: strings of any bytes, UTF-8 and bounded buffers.
  */
+#include <stdlib.h>
+
 #include "unit.h"
 
 static const struct semel_str not_given;
@@ -339,6 +341,41 @@ static void a_secret_of_a_url_reaches_to_the_last_at(void **state)
     }
 }
 
+/* Character by character. */
+static bool every_character_is_valid(struct semel_str s)
+{
+    while (s.n > 0) {
+        uint32_t c;
+        size_t n = semel__utf8_next(s, &c);
+        if (n == 0 || c == 0)
+            return false;
+        s = (struct semel_str){s.p + n, s.n - n};
+    }
+    return true;
+}
+
+static void utf8_is_checked_alike_at_every_place(void **state)
+{
+    static const struct semel_str pieces[] = {{"\0", 1},           {"\x01", 1},         {"\x7F", 1},
+                                              {"\x80", 1},         {"\xC3\xA4", 2},     {"\xC3", 1},
+                                              {"\xC0\xAF", 2},     {"\xE2\x82\xAC", 3}, {"\xE2\x82", 2},
+                                              {"\xED\xA0\x80", 3}, {"\xFF", 1},         {"\xF0\x9F\x98\x80", 4},
+                                              {"\xF0\x9F\x98", 3}};
+    (void)state;
+    for (size_t p = 0; p < COUNT(pieces); p++)
+        for (size_t before = 0; before < 20; before++)
+            for (size_t behind = 0; behind < 20; behind++) {
+                const size_t n = before + pieces[p].n + behind;
+                char *text = malloc(n); /* with nothing behind it */
+                assert_non_null(text);
+                memset(text, 'a', n);
+                memcpy(text + before, pieces[p].p, pieces[p].n);
+                const struct semel_str s = {text, n};
+                assert_int_equal(semel__utf8_valid(s), every_character_is_valid(s));
+                free(text);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,6 +397,7 @@ int main(void)
         cmocka_unit_test(once_an_append_failed_every_later_one_fails),
         cmocka_unit_test(a_buffer_without_memory_is_not_called_full),
         cmocka_unit_test(a_buffer_takes_bytes_text_and_formats),
+        cmocka_unit_test(utf8_is_checked_alike_at_every_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
