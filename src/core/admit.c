@@ -199,8 +199,8 @@ static semel_status list_rows(struct work *work, struct semel_error *err)
     size_t n = 0, ranks = 0;
     for (size_t i = 0; i < work->n; i++)
         ranks = work->items[i]->rank >= ranks ? work->items[i]->rank + 1 : ranks;
-    struct semel_admit *rows = semel__arena_alloc(arena, work->n, sizeof *rows);
-    struct item **items = semel__arena_alloc(arena, work->n, sizeof *items);
+    struct semel_admit *rows = semel__arena_room(arena, work->n, sizeof *rows);
+    struct item **items = semel__arena_room(arena, work->n, sizeof *items);
     struct seat *seats = semel__arena_alloc(arena, ranks, sizeof *seats);
     if (rows == NULL || items == NULL || seats == NULL)
         return semel__fail_memory(err);
@@ -215,6 +215,8 @@ static semel_status list_rows(struct work *work, struct semel_error *err)
         take_time(work, item->msg);
         fill_row(work, item, &rows[n].row);
         rows[n].place = seats[i].place;
+        rows[n].inserted = rows[n].damaged = false;
+        rows[n].found.progress.state = SEMEL_STATE_ABSENT;
         rows[n].watermark_us = SEMEL_NONE;
         item->admit = &rows[n++];
     }

@@ -277,8 +277,8 @@ semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena 
                                   struct semel_error *err)
 {
     const struct semel_policy *policy = inbox->policy;
-    struct item *all = semel__arena_alloc(arena, *n, sizeof *all);
-    struct semel__msg *fitted = semel__arena_alloc(arena, *n, sizeof *fitted);
+    struct item *all = semel__arena_room(arena, *n, sizeof *all);
+    struct semel__msg *fitted = semel__arena_room(arena, *n, sizeof *fitted);
     struct item **items = semel__arena_alloc(arena, *n, sizeof *items);
     semel_status status = all == NULL || fitted == NULL || items == NULL ? semel__fail_memory(err) : SEMEL_OK;
     size_t kept = 0;
@@ -552,30 +552,50 @@ static semel_status run_each(struct work *work, struct semel_error *err)
     return tag < work->n ? blame(work->inbox, work->items[tag], queued, err) : queued;
 }
 
+/* Mostly messages are named in the order in which they were given. */
 struct semel_set {
-    const struct semel__msg **msgs; /* ascending by (id, source) */
+    const struct semel__msg **msgs;
+    const struct semel__msg ***sorted; /* places in msgs, ascending by (id, source) once one is named out of order */
     unsigned char *seen;
-    size_t n, named;
+    size_t n, named, next;
+    bool is_sorted;
     bool wrong; /* a stranger, or a repeat */
 };
 
 static int cmp_set(const void *va, const void *vb)
 {
-    const struct semel__msg *a = *(const struct semel__msg *const *)va, *b = *(const struct semel__msg *const *)vb;
+    const struct semel__msg *a = **(const struct semel__msg **const *)va;
+    const struct semel__msg *b = **(const struct semel__msg **const *)vb;
     int c = semel__str_cmp(a->id, b->id);
     return c != 0 ? c : semel__str_cmp(a->source, b->source);
 }
 
+/* set->n: none of them. */
+static size_t find_named(struct semel_set *set, struct semel_str source, struct semel_str id)
+{
+    const struct semel__msg key = {.source = source, .id = id}, *p = &key, **place = &p;
+    if (!set->is_sorted) {
+        for (size_t i = 0; i < set->n; i++)
+            set->sorted[i] = &set->msgs[i];
+        semel__sort(set->sorted, set->n, sizeof *set->sorted, cmp_set);
+        set->is_sorted = true;
+    }
+    const struct semel__msg ***hit = bsearch(&place, set->sorted, set->n, sizeof *set->sorted, cmp_set);
+    return hit != NULL ? (size_t)(*hit - set->msgs) : set->n;
+}
+
 void semel__set_add(struct semel_set *set, struct semel_str source, struct semel_str id)
 {
-    const struct semel__msg key = {.source = source, .id = id}, *p = &key;
-    const struct semel__msg **hit = bsearch(&p, set->msgs, set->n, sizeof *set->msgs, cmp_set);
-    if (hit == NULL || set->seen[hit - set->msgs] != 0) {
+    size_t at = set->next;
+    if (at == set->n || !semel__str_eq(set->msgs[at]->id, id) || !semel__str_eq(set->msgs[at]->source, source))
+        at = find_named(set, source, id);
+    if (at == set->n || set->seen[at] != 0) {
         set->wrong = true;
         return;
     }
-    set->seen[hit - set->msgs] = 1;
+    set->seen[at] = 1;
     set->named++;
+    set->next = at + 1;
 }
 
 /* The next round: the first message of each key that has not run yet. Items of one key are neighbours. */
@@ -597,13 +617,11 @@ static size_t pick_set(struct work *work, unsigned char *taken, const struct sem
 static semel_status run_round(struct work *work, const struct semel__msg **msgs, size_t n, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
-    struct semel_set set = {.n = n};
-    set.msgs = semel__arena_alloc(&inbox->scratch, n, sizeof *set.msgs);
+    struct semel_set set = {.msgs = msgs, .n = n};
+    set.sorted = semel__arena_alloc(&inbox->scratch, n, sizeof *set.sorted);
     set.seen = semel__arena_alloc(&inbox->scratch, n, 1);
-    if (set.msgs == NULL || set.seen == NULL)
+    if (set.sorted == NULL || set.seen == NULL)
         return semel__fail_memory(err);
-    memcpy(set.msgs, msgs, n * sizeof *msgs);
-    semel__sort(set.msgs, n, sizeof *set.msgs, cmp_set);
     semel_status status = inbox->handler->set(inbox->handler->ctx, inbox->store, msgs, n, &set, err);
     if (status == SEMEL_OK && (set.wrong || set.named != n))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,

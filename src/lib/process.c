@@ -103,7 +103,7 @@ static semel_status run_set(void *ctx, struct semel_store *store, const struct s
     struct semel_named named = {set};
     (void)store;
     semel__arena_reset(&run->s->sheet);
-    struct semel_msg *shown = semel__arena_alloc(&run->s->sheet, n, sizeof *shown);
+    struct semel_msg *shown = semel__arena_room(&run->s->sheet, n, sizeof *shown);
     if (shown == NULL)
         return semel__fail_memory(err);
     for (size_t i = 0; i < n; i++)
@@ -142,6 +142,8 @@ static semel_status check_same(const struct semel_msg *first, const struct semel
     if (msg->size != first->size)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "size is %zu, that of the first is %zu", msg->size,
                            first->size);
+    if (msg != first && msg->consumer.p == first->consumer.p && msg->consumer.n == first->consumer.n)
+        return SEMEL_OK; /* the first was checked */
     semel_status status = semel__check_consumer(msg, err);
     if (status == SEMEL_OK && !semel__str_eq(msg->consumer, first->consumer))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
@@ -197,7 +199,7 @@ static semel_status process(struct run *run, const struct semel_msg *msgs, size_
                             struct semel_error *err)
 {
     struct semel *s = run->s;
-    struct semel__msg *all = semel__arena_alloc(&s->arena, n, sizeof *all);
+    struct semel__msg *all = semel__arena_room(&s->arena, n, sizeof *all);
     struct semel_settled *settled = semel__arena_alloc(&s->arena, n, sizeof *settled);
     if (all == NULL || settled == NULL)
         return semel__fail_memory(err);

@@ -279,7 +279,7 @@ static void handler_cannot_end_the_transaction(void **state)
 
 /* ---- sets --------------------------------------------------------------------------------------------- */
 
-enum set_mode { SET_ALL, SET_FORGETS, SET_FAILS };
+enum set_mode { SET_ALL, SET_FORGETS, SET_FAILS, SET_BACKWARDS, SET_REPEATS_BACKWARDS };
 
 struct set_world {
     struct handle *d;
@@ -300,8 +300,13 @@ static semel_status handle_set(void *ctx, struct semel *s, const struct semel_ms
         if (w->mode == SET_FAILS && msgs[i].id.p[0] == 'b')
             return semel_fail(err, SEMEL_CLASS_PERMANENT, "no");
         effect(w->d, id);
-        if (w->mode != SET_FORGETS || msgs[i].id.p[0] != 'b')
+        if (w->mode < SET_BACKWARDS && (w->mode != SET_FORGETS || msgs[i].id.p[0] != 'b'))
             semel_named_add(named, msgs[i].source, msgs[i].id);
+    }
+    for (size_t i = n; w->mode >= SET_BACKWARDS && i-- > 0;) {
+        semel_named_add(named, msgs[i].source, msgs[i].id);
+        if (w->mode == SET_REPEATS_BACKWARDS && i + 2 < n)
+            semel_named_add(named, msgs[i + 2].source, msgs[i + 2].id);
     }
     return SEMEL_OK;
 }
@@ -314,6 +319,23 @@ static void set_is_one_call_for_many_messages(void **state)
     assert_int_equal(w.calls, 1);
     assert_int_equal(effects(w.d, NULL), 3);
     assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+}
+
+/* The database may return rows in any order; which message is meant is told by the id alone (P57). */
+static void set_names_its_messages_in_any_order_and_each_once(void **state)
+{
+    struct handle *d = *state;
+    for (int mode = SET_BACKWARDS; mode <= SET_REPEATS_BACKWARDS; mode++) {
+        struct set_world w = {.d = d, .mode = (enum set_mode)mode};
+        struct semel_msg msgs[] = {mail("b", "1"), mail("d", "2"), mail("a", "3"), mail("c", "4")};
+        sql(d, "DELETE FROM semel_inbox; DELETE FROM effect");
+        assert_fine(d, semel_inbox_process_set(d->s, msgs, 4, handle_set, &w, out, &d->err));
+        assert_int_equal(effects(d, NULL), 4);
+        if (mode == SET_BACKWARDS)
+            assert_int_equal(w.calls, 1);
+        else /* refused, and run again in pieces */
+            assert_true(w.calls > 1);
+    }
 }
 
 static void set_that_forgets_or_fails_blames_one_message(void **state)
@@ -359,6 +381,7 @@ int main(void)
         ON_BOTH(handler_must_not_call_back_into_the_handle),
         ON_BOTH(handler_cannot_end_the_transaction),
         ON_BOTH(set_is_one_call_for_many_messages),
+        ON_OWN(set_names_its_messages_in_any_order_and_each_once),
         ON_OWN(set_that_forgets_or_fails_blames_one_message),
         ON_OWN(set_needs_an_effect_in_the_database),
     };
