@@ -236,12 +236,14 @@ static semel_status usable(const struct sqlite_store *d, struct semel_error *err
 struct plan {
     const struct sql_field *fields[PARAMS_MAX];
     bool of_item[PARAMS_MAX];
+    bool plain[PARAMS_MAX]; /* a member whose bytes tell whether its value is another one */
 };
 
 /* What is bound to the parameters of one item. A text is bound by its address. */
 struct slot {
     size_t n_bound;
     struct sql_value bound[PARAMS_MAX];
+    uint64_t members[PARAMS_MAX][2]; /* the bytes of those that are plain */
     unsigned char bytes[1 + SEMEL_FP_MAX];
 };
 
@@ -257,6 +259,7 @@ static bool make_plan(struct plan *plan, const struct sql_statement *statement, 
             db->status = semel__db_no_value(statement, name, &db->err);
             return false;
         }
+        plan->plain[i] = plan->fields[i]->at == NULL && plan->fields[i]->size <= sizeof(((struct slot *)0)->members[0]);
     }
     return true;
 }
@@ -277,6 +280,24 @@ static bool same(const struct sql_value *a, const struct sql_value *b)
     return a->null == b->null && a->number == b->number && a->text.p == b->text.p && a->text.n == b->text.n;
 }
 
+/* Keeps the bytes of the member. Returns whether they are what they were. */
+static inline bool same_member(uint64_t kept[2], const struct sql_field *field, const void *from)
+{
+    const char *at = (const char *)from + field->offset;
+    uint64_t now[2] = {0};
+    if (field->size == sizeof(now)) /* sizes that are known here are copied at once */
+        memcpy(now, at, sizeof(now));
+    else if (field->size == sizeof(now[0]))
+        memcpy(now, at, sizeof(now[0]));
+    else if (field->size == sizeof(int32_t))
+        memcpy(now, at, sizeof(int32_t));
+    else
+        memcpy(now, at, field->size);
+    const bool equal = now[0] == kept[0] && now[1] == kept[1];
+    memcpy(kept, now, sizeof(now));
+    return equal;
+}
+
 /* Binds what differs from the item that the slot had before: most values of a batch are those of all its items, though
  * a reader may have changed them since. At first everything is NULL. The first parameter is behind `at` others. */
 static int bind_item(sqlite3_stmt *stmt, const struct sql_statement *statement, const struct plan *plan,
@@ -286,7 +307,10 @@ static int bind_item(sqlite3_stmt *stmt, const struct sql_statement *statement, 
     for (size_t i = 0; rc == SQLITE_OK && i < statement->n_params; i++) {
         const struct sql_field *field = plan->fields[i];
         assert(field != NULL); /* make_plan has found them all */
-        struct sql_value value = semel__db_value(field, plan->of_item[i] ? item : once, slot->bytes);
+        const void *from = plan->of_item[i] ? item : once;
+        if (plan->plain[i] && same_member(slot->members[i], field, from) && i < slot->n_bound)
+            continue;
+        struct sql_value value = semel__db_value(field, from, slot->bytes);
         if (i < slot->n_bound ? !same(&slot->bound[i], &value) : !value.null)
             rc = bind(stmt, (int)(at + i) + 1, semel__db_kind(field->name), &value);
         slot->bound[i] = value;
@@ -1136,7 +1160,9 @@ static semel_status claim_file(struct sqlite_store *d, struct semel_error *err)
 
 static semel_status connect_own(struct sqlite_store *d, struct semel_error *err)
 {
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE | (d->sql.store.options.create ? SQLITE_OPEN_CREATE : 0);
+    /* One thread has the connection at a time (share.c), so that SQLite need not lock it in every call. */
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE |
+                (d->sql.store.options.create ? SQLITE_OPEN_CREATE : 0);
     semel_status status = d->memory ? SEMEL_OK : look(d, err);
     if (status != SEMEL_OK)
         return status;
