@@ -839,6 +839,12 @@ struct pg_shape {
     struct sql_text sql;
 };
 
+/* Two members with the same bytes are the same value; others may be, too. */
+static inline bool same_bytes(const struct sql_field *field, const char *a, const char *b)
+{
+    return field->at == NULL && field->size <= 16 && memcmp(a + field->offset, b + field->offset, field->size) == 0;
+}
+
 /* Item by item, so that each is looked at once: they are large. Returns whether all columns have a field. */
 static bool measure(struct pg_spread *spread, const struct sql_statement *statement, const struct sql_set *each,
                     const struct sql_field *fields[PG_SHAPED_MAX])
@@ -860,6 +866,10 @@ static bool measure(struct pg_spread *spread, const struct sql_statement *statem
     for (size_t i = 1; i < each->n && n_open > 0; i++) {
         const void *item = semel__db_item(each, i);
         for (size_t k = 0; k < n_open;) {
+            if (same_bytes(fields[open[k]], semel__db_item(each, 0), item)) {
+                k++;
+                continue;
+            }
             struct sql_value value = semel__db_value(fields[open[k]], item, bytes);
             if (same(&first[open[k]], &value)) {
                 k++;
