@@ -26,9 +26,9 @@ import common  # noqa: E402
 
 # What is counted: (the limit, which rises only with a new capability, and the goal, set before the relay was there).
 LIMITS = {
-    "lines of the product": (93140, 55500),
-    "lines with demo and bench": (100000, 62000),
-    "lines of the PostgreSQL driver": (3650, 3400),
+    "lines of the product": (93520, 55500),
+    "lines with demo and bench": (100380, 62000),
+    "lines of the PostgreSQL driver": (3655, 3400),
     "lines of the SQLite driver": (1400, 1400),
     "lines of port and records": (6845, 2500),
     "functions used by siblings only": (150, 150),
