@@ -375,13 +375,46 @@ static bool is_json(struct semel_str media)
            (media.n > 5 && semel__same_word(cut(media, media.n - 5, media.n), "+json"));
 }
 
+static struct semel_str media_of(struct semel_str type)
+{
+    return trim(cut(type, 0, place_of(type, ';')));
+}
+
+static bool is_encoded(const struct semel_request *request)
+{
+    struct semel_str encoding = header(request, "content-encoding");
+    return encoding.n > 0 && !semel__same_word(encoding, "identity");
+}
+
+bool semel__request_may_be_json(const struct semel_request *request)
+{
+    bool typed = false;
+    for (size_t i = 0; i < request->n_headers; i++) {
+        struct semel_str media = media_of(request->headers[i].value);
+        if (!semel__same_word(request->headers[i].name, "content-type"))
+            continue;
+        if (is_json(media) || semel__same_word(media, "text/json"))
+            return true;
+        typed = typed || media.n > 0;
+    }
+    return !typed;
+}
+
+bool semel__request_is_plain(const struct semel_request *request)
+{
+    struct semel_str charset = {NULL, 0};
+    (void)parameter(header(request, "content-type"), "charset", &charset);
+    bool utf8 = !semel__str_given(charset) || semel__same_word(charset, "utf-8") ||
+                semel__same_word(charset, "utf8") || semel__same_word(charset, "us-ascii");
+    return utf8 && !is_encoded(request);
+}
+
 /* The payload in the form of its media type; *ret_fits stays false: it has none. */
 static semel_status put_payload(struct semel_buf *buf, const struct semel_request *request,
                                 const struct semel_request_rule *rule, struct semel_str media, bool *ret_fits,
                                 struct semel_error *err)
 {
-    struct semel_str encoding = header(request, "content-encoding");
-    if (encoding.n > 0 && !semel__same_word(encoding, "identity"))
+    if (is_encoded(request))
         return SEMEL_OK;
     if (is_json(media))
         return put_json(buf, request->body, rule, ret_fits, err);
@@ -398,7 +431,7 @@ semel_status semel__request_fingerprint(const struct semel_request *request, con
 {
     struct semel_buf buf;
     bool fits = false;
-    struct semel_str type = header(request, "content-type"), media = trim(cut(type, 0, place_of(type, ';')));
+    struct semel_str media = media_of(header(request, "content-type"));
     size_t room = 0;
     for (size_t i = 0; i < request->n_headers; i++)
         room += request->headers[i].name.n + request->headers[i].value.n + 16;

@@ -45,4 +45,10 @@ struct semel_request_rule {
 semel_status semel__request_fingerprint(const struct semel_request *request, const struct semel_request_rule *rule,
                                         struct semel_fp *ret, struct semel_error *err);
 
+/* May a server read the payload as JSON: does it have a media type of JSON, or none? */
+bool semel__request_may_be_json(const struct semel_request *request);
+/* Do all servers read the same characters: is the payload neither encoded (Content-Encoding) nor in a charset that is
+ * not UTF-8? */
+bool semel__request_is_plain(const struct semel_request *request);
+
 #endif

@@ -1169,7 +1169,7 @@ static void digest(void *arg)
     };
     static_assert(sizeof(struct semel_pair) == sizeof(struct semel_http_pair), "the same two strings");
     if (g->rule->set.key_pointer != NULL)
-        g->found = semel__rule_key_in(&g->guards->rules, g->rule, request.body, &g->arena, &g->key, &g->err);
+        g->found = semel__rule_key_in(&g->guards->rules, g->rule, &request, &g->arena, &g->key, &g->err);
     if (g->found == SEMEL_KEY_FOUND &&
         semel__request_fingerprint(&request, &g->rule->counts, &g->fp, &g->err) != SEMEL_OK)
         g->found = SEMEL_KEY_MEMORY;

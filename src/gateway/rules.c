@@ -417,28 +417,58 @@ enum semel_key_found semel__rule_key(const struct semel_guard_rules *rules, cons
     return check_key(rules, raw, arena, ret, err);
 }
 
-enum semel_key_found semel__rule_key_in(const struct semel_guard_rules *rules, const struct semel_guard_rule *rule,
-                                        struct semel_str body, struct semel_arena *arena, struct semel_str *ret,
-                                        struct semel_error *err)
+/* The value at the rule's pointer. INVALID: the body cannot be read. RETRY: no memory. */
+static semel_status read_member(const struct semel_guard_rule *rule, const struct semel_request *request,
+                                struct semel_arena *arena, enum semel_json_kind *ret_kind, struct semel_str *ret,
+                                struct semel_error *err)
 {
     struct semel_json *json = NULL;
-    struct semel_str text = {NULL, 0};
-    enum semel_json_kind kind = SEMEL_JSON_MISSING;
-    *ret = (struct semel_str){NULL, 0};
-    semel_status status = semel__json_parse(&json, body, body.n, err);
+    if (!semel__request_is_plain(request))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "it is compressed, or its charset is not UTF-8");
+    semel_status status = semel__json_parse(&json, request->body, request->body.n, err);
     if (status == SEMEL_OK)
-        status = semel__json_get(json, semel__str(rule->set.key_pointer), arena, &kind, &text, err);
+        status = semel__json_get(json, semel__str(rule->set.key_pointer), arena, ret_kind, ret, err);
     semel__json_free(json);
-    if (status == SEMEL_RETRY)
-        return SEMEL_KEY_MEMORY;
-    if (status != SEMEL_OK || kind == SEMEL_JSON_MISSING || kind == SEMEL_JSON_NULL)
-        return SEMEL_KEY_MISSING;
-    if (kind != SEMEL_JSON_STRING) {
-        (void)semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the key at %s must be a string",
-                          rule->set.key_pointer);
+    return status;
+}
+
+static enum semel_key_found check_member(const struct semel_guard_rules *rules, const struct semel_guard_rule *rule,
+                                         const struct semel_request *request, struct semel_arena *whole,
+                                         struct semel_arena *arena, struct semel_str *ret, struct semel_error *err)
+{
+    enum semel_json_kind kind = SEMEL_JSON_MISSING;
+    struct semel_str text = {NULL, 0};
+    struct semel_error why;
+    semel_status status = read_member(rule, request, whole, &kind, &text, &why);
+    if (status == SEMEL_INVALID && semel__request_may_be_json(request)) {
+        (void)semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                          "the key of this request is in its body, and the body cannot be read as JSON: %s", why.text);
         return SEMEL_KEY_MALFORMED;
     }
-    return check_key(rules, text, arena, ret, err);
+    if (status == SEMEL_RETRY)
+        return SEMEL_KEY_MEMORY;
+    if (status != SEMEL_OK)
+        return SEMEL_KEY_MISSING;
+    if (kind == SEMEL_JSON_MISSING || kind == SEMEL_JSON_NULL)
+        return SEMEL_KEY_MISSING;
+    if (kind == SEMEL_JSON_STRING)
+        return check_key(rules, text, arena, ret, err);
+    (void)semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the key at %s must be a string", rule->set.key_pointer);
+    return SEMEL_KEY_MALFORMED;
+}
+
+enum semel_key_found semel__rule_key_in(const struct semel_guard_rules *rules, const struct semel_guard_rule *rule,
+                                        const struct semel_request *request, struct semel_arena *arena,
+                                        struct semel_str *ret, struct semel_error *err)
+{
+    struct semel_arena whole; /* what is no key may be as long as the body */
+    *ret = (struct semel_str){NULL, 0};
+    if (request->body.n == 0)
+        return SEMEL_KEY_MISSING;
+    semel__arena_init(&whole, 2 * request->body.n + RULES_BYTES);
+    enum semel_key_found found = check_member(rules, rule, request, &whole, arena, ret, err);
+    semel__arena_done(&whole);
+    return found;
 }
 
 /* ==== callers ==================================================================================== */

@@ -131,9 +131,74 @@ static void a_key_may_be_in_the_body(void **state)
     assert_refused(request("POST", "/", NULL, type, "{\"idempotency_key\":17}"), 400, "malformed");
     assert_refused(request("POST", "/", NULL, type, "{\"idempotency_key\":\"short\"}"), 400, "malformed");
     assert_int_equal(status_of(request("POST", "/", NULL, type, "{}")), 201); /* optional: it passes */
-    assert_int_equal(status_of(request("POST", "/", NULL, type, "no JSON")), 201);
-    assert_int_equal(calls(), 3);
+    assert_int_equal(status_of(request("POST", "/", NULL, type, "")), 201);
+    assert_int_equal(status_of(request("POST", "/", NULL, "Content-Type: text/plain\r\n", "no JSON")), 201);
+    assert_int_equal(calls(), 4);
     assert_int_equal(keys("true"), 1);
+}
+
+/* A5: what the parser of the server may read and ours does not is not passed on without its key, nor is a key missing
+ * that could not be seen. */
+static void a_body_that_cannot_be_read_hides_no_key(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *body;
+    } asks[] = {
+        {"application/json", "{\"id\":\"key-00000001\""},
+        {"application/json", "{\"id\":\"key-00000001\"} trailing"},
+        {"application/json", "{\"id\":\"key-00000001\",\"id\":\"key-00000002\"}"},
+        {"application/json", "{\"id\":\"key-00000001\",\"name\":\"\xFF\"}"},
+        {"application/json", "{\"id\":\"key-00000001\",\"name\":\"\\u0000\"}"},
+        {"application/json", "\xEF\xBB\xBF{\"id\":\"key-00000001\"}"},
+        {"Application/JSON ; x=y", "{'id':'key-00000001'}"},
+        {"application/vnd.shop+json", "{\"id\":\"key-00000001\",}"},
+        {"text/json", "{id:\"key-00000001\"}"},
+        {NULL, "{\"id\":\"key-00000001\""},
+        {"application/json; charset=utf-7", "{\"+AGk-d\":\"key-00000001\"}"},
+        {"application/json; charset=\"ut\\f-7\"", "{\"+AGk-d\":\"key-00000001\"}"},
+        {"application/json\r\nContent-Encoding: gzip", "\x1F\x8B\x08"},
+        {"text/plain\r\nContent-Type: application/json", "{\"id\":\"key-00000001\""},
+    };
+    static char deep[512], head[128];
+    rules[1] = rules[0];
+    rules[0].match = "POST /required";
+    rules[0].key = SEMEL_GATEWAY_KEY_REQUIRED;
+    rules[0].key_pointer = rules[1].key_pointer = "/id";
+    settings.n_rules = 2;
+    open_gateway();
+    for (size_t i = 0; i < COUNT(asks); i++) {
+        snprintf(head, sizeof head, "%s%s%s", asks[i].type != NULL ? "Content-Type: " : "",
+                 asks[i].type != NULL ? asks[i].type : "", asks[i].type != NULL ? "\r\n" : "");
+        assert_refused(request("POST", "/", NULL, head, asks[i].body), 400, "malformed");
+        assert_refused(request("POST", "/required", NULL, head, asks[i].body), 400, "malformed");
+    }
+    int n = snprintf(deep, sizeof deep, "{\"id\":\"key-00000001\",\"a\":");
+    memset(deep + n, '[', 100);
+    memset(deep + n + 100, ']', 100);
+    deep[n + 200] = '}';
+    const char *json = "Content-Type: application/json; charset=UTF-8\r\nContent-Encoding: identity\r\n";
+    assert_refused(request("POST", "/", NULL, json, deep), 400, "malformed");
+    assert_refused(request("POST", "/required", NULL, "Content-Type: text/plain\r\n", "no JSON"), 400, "missing");
+    assert_int_equal(upstream_seen(&up)->heads, 0);
+    assert_int_equal(status_of(request("POST", "/", NULL, json, "{\"id\":\"key-00000001\"}")), 201);
+    assert_int_equal(keys("key = 'key-00000001'"), 1);
+}
+
+/* Bad input: what is longer than any key is none, and no want of memory. */
+static void a_key_as_long_as_a_body_is_malformed(void **state)
+{
+    (void)state;
+    enum { LONG = 600000 };
+    static char text[LONG + 256];
+    rules[0].key_pointer = "/id";
+    open_gateway();
+    int n = snprintf(text, sizeof text,
+                     "POST / HTTP/1.1\r\n" HOST "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"id\":\"",
+                     LONG + 9);
+    memset(text + n, 'k', LONG);
+    snprintf(text + n + LONG, sizeof text - (size_t)n - LONG, "\"}");
+    assert_refused(text, 400, "malformed");
 }
 
 /* A4, bad input: what a header cannot have, JSON can. The server gets the key as a header. */
@@ -671,6 +736,8 @@ static const struct CMUnitTest tests[] = {
     ALONE(the_same_key_with_another_request_is_422),
     ALONE(methods_are_guarded_by_rule),
     ALONE(a_key_may_be_in_the_body),
+    ALONE(a_body_that_cannot_be_read_hides_no_key),
+    ALONE(a_key_as_long_as_a_body_is_malformed),
     ALONE(a_key_in_the_body_brings_no_header_of_its_own),
     ALONE(a_key_belongs_to_its_caller),
     ALONE(a_peer_that_is_not_trusted_names_no_caller),
