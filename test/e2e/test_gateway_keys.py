@@ -32,6 +32,7 @@ class Till:
     def __init__(self):
         till = self
         self.done, self.lock, self.hold, self.status = {}, threading.Lock(), threading.Event(), 201
+        self.paid = b"paid"
         self.hold.set()
         self.work = lambda request, body: None
 
@@ -46,9 +47,9 @@ class Till:
                 till.work(self, body)
                 till.hold.wait(60)
                 self.send_response(till.status)
-                self.send_header("Content-Length", "4")
+                self.send_header("Content-Length", str(len(till.paid)))
                 self.end_headers()
-                self.wfile.write(b"paid")
+                self.wfile.write(till.paid)
 
             def do_GET(self):
                 self.send_response(200)
