@@ -404,8 +404,8 @@ bool semel__request_is_plain(const struct semel_request *request)
 {
     struct semel_str charset = {NULL, 0};
     (void)parameter(header(request, "content-type"), "charset", &charset);
-    bool utf8 = !semel__str_given(charset) || semel__same_word(charset, "utf-8") ||
-                semel__same_word(charset, "utf8") || semel__same_word(charset, "us-ascii");
+    bool utf8 = !semel__str_given(charset) || semel__same_word(charset, "utf-8") || semel__same_word(charset, "utf8") ||
+                semel__same_word(charset, "us-ascii");
     return utf8 && !is_encoded(request);
 }
 

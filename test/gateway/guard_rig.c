@@ -28,6 +28,7 @@ struct semel_http *http;
 struct semel_gateway *gateway;
 struct httpd server;
 char url[64], reconcile[96];
+atomic_bool lanes_stand;
 static pthread_t thread, lanes[SEMEL_KEEPER_LANES_MAX];
 
 static void *run(void *arg)
@@ -38,8 +39,10 @@ static void *run(void *arg)
 
 static void *keep(void *arg)
 {
-    while (semel__keeper_step(keeper, (size_t)(uintptr_t)arg, 100))
-        ;
+    do
+        while (atomic_load(&lanes_stand))
+            poll(NULL, 0, 1);
+    while (semel__keeper_step(keeper, (size_t)(uintptr_t)arg, 100));
     return NULL;
 }
 
@@ -63,6 +66,7 @@ void open_gateway(void)
 
 void close_gateway(uint64_t deadline_ms)
 {
+    atomic_store(&lanes_stand, false);
     semel__http_stop(http, deadline_ms);
     pthread_join(thread, NULL);
     semel__http_free(http);

@@ -7,6 +7,7 @@
 #define SEMEL_TEST_GATEWAY_GUARD_RIG_H
 
 #include <poll.h>
+#include <stdatomic.h>
 
 #include "gateway/gateway.h"
 #include "gateway/keeper.h"
@@ -36,6 +37,9 @@ extern struct semel_http *http;
 extern struct semel_gateway *gateway;
 extern struct httpd server; /* only its port is used, by the client of httpd.h */
 extern char url[64], reconcile[96];
+
+/* While it is set the threads of the keeper stand still: it does nothing that it has not begun. */
+extern atomic_bool lanes_stand;
 
 void open_gateway(void);
 void close_gateway(uint64_t deadline_ms);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <arpa/inet.h>
+#include <uv.h>
 
 #include "base/error.h"
 #include "base/wait.h"
@@ -553,6 +554,80 @@ static void without_its_store_nothing_is_sent_on(void **state)
     assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 201);
 }
 
+/* ---- no other thread ---- */
+
+#define POOL 4 /* threads that libuv has */
+
+static atomic_uint pool_held;
+static atomic_bool pool_free;
+
+static void hold_pool(uv_work_t *work)
+{
+    (void)work;
+    atomic_fetch_add(&pool_held, 1);
+    while (!atomic_load(&pool_free))
+        poll(NULL, 0, 1);
+}
+
+static int free_pool(void **state)
+{
+    atomic_store(&pool_free, true);
+    return tear_down(state);
+}
+
+/* While all other threads of the gateway stand still, those of the store and libuv's, unguarded requests are answered,
+ * on connections of the upstream that are new or used again; guarded ones wait. */
+static void unguarded_requests_never_leave_their_loop(void **state)
+{
+    (void)state;
+    static char large[70000];
+    static uv_loop_t pool;
+    static uv_work_t works[POOL];
+    rules[1] = rules[0];
+    rules[0].match = "POST /off";
+    rules[0].key = SEMEL_GATEWAY_KEY_OFF;
+    settings.n_rules = 2;
+    atomic_store(&lanes_stand, true);
+    open_gateway();
+    atomic_store(&pool_held, 0);
+    atomic_store(&pool_free, false);
+    assert_int_equal(uv_loop_init(&pool), 0);
+    for (size_t i = 0; i < POOL; i++)
+        assert_int_equal(uv_queue_work(&pool, &works[i], hold_pool, NULL), 0);
+    WAIT_FOR(atomic_load(&pool_held) == POOL);
+    int small = client_open(&server), digested = client_open(&server);
+    client_sendz(small, request("POST", "/", "key-00000001", "", "x"));
+    int n = snprintf(large, sizeof large,
+                     "POST / HTTP/1.1\r\n" HOST "Idempotency-Key: key-00000002\r\nContent-Length: 65536\r\n\r\n");
+    memset(large + n, 'x', 65536);
+    client_send(digested, large, (size_t)n + 65536);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->aside) == 1);
+    for (unsigned i = 0; i < 20; i++) {
+        upstream_answer(&up,
+                        i % 2 == 0 ? MADE : "HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        assert_int_equal(status_of("GET / HTTP/1.1\r\n" HOST "\r\n"), 201);
+        assert_int_equal(status_of(request("POST", "/", NULL, "", "without a key")), 201);
+        assert_int_equal(status_of(request("POST", "/off", "key-00000003", "", "x")), 201);
+        assert_int_equal(status_of(request("PUT", "/off", NULL, "", "x")), 201);
+    }
+    assert_int_equal(calls(), 80);
+    assert_int_equal(atomic_load(&semel__gateway_counts(gateway)->running), 2);
+    assert_int_equal(keys("true"), 0);
+    atomic_store(&pool_free, true);
+    atomic_store(&lanes_stand, false);
+    const int guarded[] = {small, digested};
+    for (size_t i = 0; i < COUNT(guarded); i++) {
+        struct reply reply;
+        assert_true(client_reply(guarded[i], &reply, false));
+        assert_int_equal(reply.status, 201);
+        reply_done(&reply);
+        close(guarded[i]);
+    }
+    assert_int_equal(keys("true"), 2);
+    uv_run(&pool, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&pool), 0);
+}
+
 /* ==== those who come at the same time ============================================================ */
 
 struct client {
@@ -1090,6 +1165,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(an_answer_that_is_not_stored_before_its_lease_ends_is_unknown),
     OPEN(an_answer_that_is_not_stored_yet_waits_for_its_client),
     ALONE(without_its_store_nothing_is_sent_on),
+    cmocka_unit_test_setup_teardown(unguarded_requests_never_leave_their_loop, set_up, free_pool),
     OPEN(requests_wait_for_the_one_that_runs),
     ALONE(who_has_waited_long_enough_gets_409),
     ALONE(many_that_wait_are_looked_at_once_per_tick),
@@ -1117,6 +1193,7 @@ static const struct CMUnitTest kept[] = {
     OPEN(an_answer_that_cannot_be_stored_is_a_503_and_is_kept),
     ALONE(an_answer_that_is_not_stored_before_its_lease_ends_is_unknown),
     ALONE(without_its_store_nothing_is_sent_on),
+    cmocka_unit_test_setup_teardown(unguarded_requests_never_leave_their_loop, set_up, free_pool),
     OPEN(a_key_that_runs_elsewhere_is_waited_for),
     ALONE(of_many_requests_with_one_key_one_runs),
     OPEN(what_a_stop_breaks_off_is_unknown),

@@ -194,7 +194,8 @@ static void a_key_as_long_as_a_body_is_malformed(void **state)
     rules[0].key_pointer = "/id";
     open_gateway();
     int n = snprintf(text, sizeof text,
-                     "POST / HTTP/1.1\r\n" HOST "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"id\":\"",
+                     "POST / HTTP/1.1\r\n" HOST
+                     "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"id\":\"",
                      LONG + 9);
     memset(text + n, 'k', LONG);
     snprintf(text + n + LONG, sizeof text - (size_t)n - LONG, "\"}");
