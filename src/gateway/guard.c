@@ -1177,9 +1177,11 @@ static void digest(void *arg)
 
 static void refuse_key(struct guard *g)
 {
+    const struct semel_gateway_rule *set = &g->rule->set;
     if (g->found == SEMEL_KEY_MISSING)
-        refuse(g, SEMEL_GATEWAY_REFUSED_MISSING, 0, "this request needs a key: a header %s, or a member of its body",
-               g->rule->set.key_header != NULL ? g->rule->set.key_header : "Idempotency-Key");
+        refuse(g, SEMEL_GATEWAY_REFUSED_MISSING, 0, "this request needs a key: %s %s",
+               set->key_pointer != NULL ? "in its JSON body, at" : "a header",
+               set->key_pointer != NULL ? set->key_pointer : set->key_header);
     else if (g->found == SEMEL_KEY_MALFORMED)
         refuse(g, SEMEL_GATEWAY_REFUSED_MALFORMED, 0, "%s", g->err.text);
     else

@@ -442,7 +442,7 @@ static enum semel_key_found check_member(const struct semel_guard_rules *rules, 
     semel_status status = read_member(rule, request, whole, &kind, &text, &why);
     if (status == SEMEL_INVALID && semel__request_may_be_json(request)) {
         (void)semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                          "the key of this request is in its body, and the body cannot be read as JSON: %s", why.text);
+                          "the key of this request is in its body, and the body cannot be read: %s", why.text);
         return SEMEL_KEY_MALFORMED;
     }
     if (status == SEMEL_RETRY)

@@ -205,6 +205,16 @@ def test_retry_gets_the_first_answer_byte_by_byte_and_the_work_is_done_once(app,
     assert app.send(key=f'"{KEY}"', **asked)[2] == first[2]  # quoted
 
 
+# A1 A10
+def test_replay_writes_nothing(app, db):
+    def replays_leave_it():  # but for what the server does by itself
+        before = committed(db, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+        assert all(header(app.send(), "idempotent-replayed") == ["true"] for _ in range(20))
+        return committed(db, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text") == before
+    assert app.send()[0] == 201
+    poll(replays_leave_it)
+
+
 # P52 P101
 def test_what_belongs_to_one_moment_or_one_client_is_not_stored(app, db):
     given = [["Set-Cookie", "session=secret"], ["Age", "3"], ["X-RateLimit-Remaining", "7"], ["traceparent", "00-1"],

@@ -152,6 +152,26 @@ def test_of_requests_with_one_key_over_two_processes_one_is_sent_on(till, store)
     assert set(till.done.values()) == {1} and len(till.done) == rounds + 20
 
 
+def test_replay_writes_nothing(till, store):
+    """A1, A10: a replay costs one read. PostgreSQL has given no transaction a number, and SQLite's file is as it was."""
+    def written():
+        if store.startswith("sqlite:"):
+            return other.execute("PRAGMA data_version").fetchone()
+        with psycopg2.connect(store) as link, link.cursor() as cursor:
+            cursor.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+            return cursor.fetchone()
+    other = sqlite3.connect(store.removeprefix("sqlite:")) if store.startswith("sqlite:") else None
+    with Gateway(till.url, "--store", store, "--anonymous") as gateway:
+        assert gateway.pay("key-00000001") == (201, None, False)
+
+        def nothing():  # but for what the server does by itself
+            before = written()
+            answers = everyone(8, lambda i: [gateway.pay("key-00000001") for _ in range(10)])
+            assert {answer for each in answers for answer in each} == {(201, None, True)}
+            return written() == before
+        wait_for(nothing, "replays leave the store as it was")
+
+
 # Where the gateway is killed: what its client finds afterwards, and how often the work was done.
 POINTS = {
     "keys.written:1": (201, None, 1),        # the claim was not committed

@@ -75,7 +75,7 @@ static bool take_apart(const struct run *run, const struct semel_http_request *r
         .body = semel__buf_str(&run->body),
     };
     enum semel_key_found found = rule->set.key_pointer != NULL
-                                     ? semel__rule_key_in(&run->rules, rule, request.body, arena, key, &err)
+                                     ? semel__rule_key_in(&run->rules, rule, &request, arena, key, &err)
                                      : semel__rule_key(&run->rules, rule, req->headers, req->n_headers, arena, key,
                                                        &err);
     MUST(found != SEMEL_KEY_MEMORY && (found != SEMEL_KEY_MALFORMED || err.text[0] != '\0'));

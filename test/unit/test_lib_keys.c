@@ -66,6 +66,27 @@ static void answer_is_committed_with_its_effect_and_replayed(void **state)
     assert_int_equal(effects(d, NULL), 1);
 }
 
+/* What this transaction has written: changes of SQLite, or the number that PostgreSQL has given it. */
+static int64_t written(struct handle *d)
+{
+    return handle_db == NULL ? sqlite3_total_changes64(d->db)
+                             : sql_int(d, "SELECT coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0)");
+}
+
+/* A1 A10 */
+static void replay_writes_nothing(void **state)
+{
+    struct handle *d = *state;
+    sql(d, "BEGIN");
+    assert_fine(d, finish(d, key_begin(d, "f").token));
+    sql(d, "COMMIT");
+    int64_t before = written(d);
+    sql(d, "BEGIN");
+    assert_int_equal(key_begin(d, "f").act, SEMEL_KEY_REPLAY);
+    assert_int_equal(written(d), before);
+    sql(d, "COMMIT");
+}
+
 /* A3 P38 */
 static void begin_without_its_end_cannot_commit(void **state)
 {
@@ -267,6 +288,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(answer_is_committed_with_its_effect_and_replayed),
+        ON_BOTH(replay_writes_nothing),
         ON_BOTH(begin_without_its_end_cannot_commit),
         ON_BOTH(undone_begin_lets_the_transaction_commit),
         ON_BOTH(late_finish_of_an_atomic_claim_prevents_the_commit),
