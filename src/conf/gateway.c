@@ -191,6 +191,14 @@ static void check_unknown(const struct look *l, struct semel_conf_guard *guard)
         !l->gateway->upstream.plain)
         WRONG(l, "reconcile", "%s.reconcile calls another host without TLS; use https:, or set upstream.plain: true",
               l->r->path);
+    const struct semel_conf_caller *caller = &l->gateway->caller;
+    const bool named = semel__str_given(caller->header) || caller->certificate;
+    if (url && SOUND(l, "reconcile", "key_scope") && SOUND_WHOLE(l, "caller") &&
+        strstr(guard->reconcile.p, "{caller}") != NULL && (!named || guard->key_scope == SEMEL_CONF_SCOPE_ENDPOINT))
+        WRONG(l, "reconcile",
+              "%s.reconcile has {caller}, and the server cannot know it: only a caller by header or certificate has a "
+              "name, and only with `key_scope: caller`",
+              l->r->path);
     if (!SOUND(l, "settle", "on_unknown"))
         return;
     if (!asks && guard->settle_us > 0)

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json_tree.h"
+#include "gateway/rules.h"
 
 #define URL_MAX 2048
 #define TARGET_MAX 8192
@@ -100,6 +101,8 @@ static const char *put_target(const struct semel_asker *asker, struct semel_str 
         }
         if (is_odd(is_key ? key : caller))
             return is_key ? "the key has characters that no URL can contain" : "no URL can contain the caller";
+        if (is_caller && semel__begins_with(caller, SEMEL_SCOPE_OURS)) /* its 404 would mean `not_done` */
+            return "the caller is a digest, or nobody: no server knows that name";
         put_escaped(buf, is_key ? key : caller);
         at += is_key ? 5 : 8;
     }

@@ -11,7 +11,6 @@
 #include "base/json.h"
 
 #define RULES_BYTES ((size_t)4 << 20)
-#define SCOPE_OURS "semel:"
 #define CHANGING (SEMEL_HTTP_BIT(POST) | SEMEL_HTTP_BIT(PUT) | SEMEL_HTTP_BIT(PATCH) | SEMEL_HTTP_BIT(DELETE))
 
 /* ==== settings =================================================================================== */
@@ -145,6 +144,13 @@ static semel_status check_settled(const struct semel_gateway_settings *settings,
         return wrong(err, rule,
                      "settle is below twice the time-out: the first call may still be running when `not_done` is "
                      "believed, and then both are done");
+    bool named = settings->caller.kind == SEMEL_GATEWAY_CALLER_HEADER ||
+                 settings->caller.kind == SEMEL_GATEWAY_CALLER_CERTIFICATE;
+    if (rule->reconcile != NULL && strstr(rule->reconcile, "{caller}") != NULL && (rule->by_endpoint || !named))
+        return wrong(
+            err, rule,
+            "reconcile has {caller}, and the server cannot know it: only a caller by header or certificate has "
+            "a name, and only without a scope per endpoint");
     if (is_exposed(settings, rule->reconcile))
         return wrong(err, rule, "reconcile asks another host without TLS; use https:, or allow plain calls");
     return SEMEL_OK;
@@ -502,7 +508,7 @@ static bool digest_scope(struct semel_arena *arena, const char *word, const stru
     }
     if (!semel__sha256(all, 2 * n, digest))
         return false;
-    int used = snprintf(text, sizeof text, SCOPE_OURS "%s:", word);
+    int used = snprintf(text, sizeof text, SEMEL_SCOPE_OURS "%s:", word);
     semel__hex(digest, sizeof digest, text + used);
     return semel__arena_copy(arena, semel__str(text), ret);
 }
@@ -529,7 +535,7 @@ static bool find_caller(const struct semel_guard_rules *rules, const struct seme
         return true;
     if (caller->kind == SEMEL_GATEWAY_CALLER_API_KEY)
         return digest_scope(arena, "key", &name, 1, ret);
-    if (name.n > SEMEL_ID_MAX || !semel__utf8_valid(name) || semel__begins_with(name, SCOPE_OURS))
+    if (name.n > SEMEL_ID_MAX || !semel__utf8_valid(name) || semel__begins_with(name, SEMEL_SCOPE_OURS))
         return digest_scope(arena, "long", &name, 1, ret);
     return semel__arena_copy(arena, name, ret);
 }
@@ -552,7 +558,7 @@ bool semel__rule_scope(const struct semel_guard_rules *rules, const struct semel
     if (ret->n == 0) {
         if (!rule->set.anonymous)
             return false;
-        *ret = SEMEL_STR(SCOPE_OURS "anonymous");
+        *ret = SEMEL_STR(SEMEL_SCOPE_OURS "anonymous");
     }
     if (!rule->set.by_endpoint)
         return true;

@@ -16,6 +16,7 @@
 #include "gateway/gateway.h"
 #include "gateway/heads.h"
 
+#define SEMEL_SCOPE_OURS "semel:"
 #define SEMEL_GUARD_RULE_MAX 255 /* bytes of a rule's name that are stored with its keys */
 
 struct semel_asker;

@@ -288,6 +288,7 @@ def test_gateway_is_guarded_and_atomic_where_the_server_finishes_keys():  # A8 A
     asked = with_gateway(**rule(on_unknown="reconcile", reconcile="http://127.0.0.1:8000/by-key/{key}", settle="60s",
                                 outcomes={"404": "completed", "500-599": "released"}))
     assert asked.code == 0, asked
+    assert with_gateway(**rule(on_unknown="reconcile", reconcile="http://127.0.0.1/{caller}/{key}")).code == 0
     assert with_gateway(caller={"api_key": "X-Api-Key"}).code == with_gateway(threads=4).code == 0
     assert with_gateway(caller=None, **rule(anonymous=True)).code == 0
 
@@ -306,6 +307,10 @@ def test_gateway_is_guarded_and_atomic_where_the_server_finishes_keys():  # A8 A
     ("guard[0].settle", "is for `on_unknown: reconcile`", rule(settle="1h")),
     ("guard[0].on_unknown", "no URL to ask", rule(on_unknown="reconcile")),
     ("guard[0].reconcile", "with `on_unknown: reconcile` only", rule(reconcile="http://127.0.0.1/{key}")),
+    ("guard[0].reconcile", "the server cannot know it", rule(
+        on_unknown="reconcile", reconcile="http://127.0.0.1/{caller}/{key}", key_scope="endpoint")),
+    ("guard[0].reconcile", "the server cannot know it", {"caller": {"api_key": "X-Api-Key"}, **rule(
+        on_unknown="reconcile", reconcile="http://127.0.0.1/{caller}/{key}")}),
     ("guard[0].on_unknown", "refuse, reconcile or retry", rule(on_unknown="repeat")),
     ("guard[0].keep", "outlives its answer", rule(answer="40d")),
     ("guard[0].answer", "1d to", rule(answer="1h")),

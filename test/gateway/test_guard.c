@@ -1025,6 +1025,38 @@ static void odd_keys_are_not_asked_about(void **state)
     assert_int_equal(asks(), 1);
 }
 
+/* P95: the server knows no digest and no anonymous caller, and would answer 404, `not_done`. */
+static void a_caller_without_a_name_is_not_asked_about(void **state)
+{
+    (void)state;
+    static const char *const here[] = {"127.0.0.0/8"};
+    struct semel_error err;
+    snprintf(reconcile, sizeof reconcile, "http://127.0.0.1:%u/by-key/{caller}/{key}", up.port);
+    settings.caller = (struct semel_gateway_caller){.kind = SEMEL_GATEWAY_CALLER_HEADER,
+                                                    .header = "X-User-Id",
+                                                    .trusted_from = here,
+                                                    .n_trusted_from = 1};
+    settings.upstream.answer_ms = 1000;
+    open_with_reconcile(2000);
+    assert_int_equal(semel__gateway_settings_check(&settings, 60000, &err), SEMEL_OK);
+    rules[0].by_endpoint = true;
+    assert_int_equal(semel__gateway_settings_check(&settings, 60000, &err), SEMEL_INVALID);
+    rules[0].by_endpoint = false;
+    settings.caller.kind = SEMEL_GATEWAY_CALLER_API_KEY;
+    assert_int_equal(semel__gateway_settings_check(&settings, 60000, &err), SEMEL_INVALID);
+    settings.caller.kind = SEMEL_GATEWAY_CALLER_NONE;
+    assert_int_equal(semel__gateway_settings_check(&settings, 60000, &err), SEMEL_INVALID);
+    tell(TOLD("16", "{\"state\":\"done\"}"));
+    make_unknown("key-00000001"); /* whoever it is */
+    assert_refused(request("POST", "/", "key-00000001", "", "x"), 409, "unknown");
+    assert_int_equal(asks(), 0);
+    upstream_answer(&up, FAILED_WORK);
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "X-User-Id: bob\r\n", "x")), 500);
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "X-User-Id: bob\r\n", "x")), 200);
+    assert_int_equal(asks(), 1);
+    assert_non_null(strstr(upstream_seen(&up)->head, "GET /by-key/bob/key-00000001 "));
+}
+
 static void where_the_upstream_honours_the_key_it_is_tried_again(void **state)
 {
     (void)state;
@@ -1179,6 +1211,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(a_reconcile_tells_what_has_become),
     ALONE(not_done_counts_only_after_settle),
     ALONE(odd_keys_are_not_asked_about),
+    ALONE(a_caller_without_a_name_is_not_asked_about),
     ALONE(where_the_upstream_honours_the_key_it_is_tried_again),
     ALONE(an_upstream_may_finish_its_key_itself),
     ALONE(a_key_that_was_finished_meanwhile_changes_no_answer_that_has_begun),
