@@ -65,10 +65,10 @@ static void keys_that_are_none_are_refused(void **state)
 static void the_same_key_with_another_request_is_422(void **state)
 {
     (void)state;
-    static const char *const rule_headers[] = {"X-Tenant"};
+    static const char *const rule_headers[] = {"X-Tenant", "Host"};
     static const char *const ignore[] = {"/sent_at"};
     rules[0].headers = rule_headers;
-    rules[0].n_headers = 1;
+    rules[0].n_headers = 2;
     rules[0].ignore = ignore;
     rules[0].n_ignore = 1;
     open_gateway();
@@ -82,6 +82,9 @@ static void the_same_key_with_another_request_is_422(void **state)
     assert_refused(request("POST", "/v1/c", "key-00000001", "Content-Type: application/json\r\nX-Tenant: b\r\n",
                            "{\"a\":1}"),
                    422, "mismatch");
+    assert_refused("POST /v1/c HTTP/1.1\r\nHost: other.example\r\nIdempotency-Key: key-00000001\r\nX-Tenant: a\r\n"
+                   "Content-Type: application/json\r\nContent-Length: 7\r\n\r\n{\"a\":1}",
+                   422, "mismatch"); /* P56 */
     struct reply reply = client_ask(&server,
                                     request("POST", "/v1/c", "key-00000001", json, "{ \"sent_at\":9, \"a\":1}"));
     assert_true(reply.status == 201 && replayed(&reply));
