@@ -57,8 +57,8 @@ enum semel_key_found { SEMEL_KEY_FOUND, SEMEL_KEY_MISSING, SEMEL_KEY_MALFORMED, 
 enum semel_key_found semel__rule_key(const struct semel_guard_rules *rules, const struct semel_guard_rule *rule,
                                      const struct semel_http_pair *headers, size_t n, struct semel_arena *arena,
                                      struct semel_str *ret, struct semel_error *err);
-/* The same for a key in the body. MALFORMED, too: a server may read the body as JSON, and it cannot be read here (deeper
- * than ours, repeated members, gzip, another charset), so nobody here knows whether it contains a key. */
+/* The same for a key in the body. MALFORMED, too: a server may read the body as JSON, and we cannot (nested deeper
+ * than ours, repeated members, gzip, another charset), so nobody knows whether it contains a key. */
 enum semel_key_found semel__rule_key_in(const struct semel_guard_rules *rules, const struct semel_guard_rule *rule,
                                         const struct semel_request *request, struct semel_arena *arena,
                                         struct semel_str *ret, struct semel_error *err);

@@ -85,6 +85,20 @@ def test_begin_without_its_end_cannot_commit(db):  # noqa: F811
     db.execute("COMMIT")
 
 
+# A1 A10
+def test_replay_writes_nothing(db, path):  # noqa: F811
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("SELECT semel_key_finish(?, 200)", (begin(db)["token"],))
+    db.execute("COMMIT")
+    other = sqlite3.connect(path)
+    before = other.execute("PRAGMA data_version").fetchone()
+    db.execute("BEGIN")
+    assert begin(db)["act"] == "replay"
+    db.execute("COMMIT")
+    assert other.execute("PRAGMA data_version").fetchone() == before
+    other.close()
+
+
 @pytest.mark.parametrize("sql, text", [
     ("SELECT * FROM semel_key_begin('a', '1234567')", "key has 7 characters"),
     ("SELECT * FROM semel_key_begin('a', 'key-00001', NULL, 5)", "answer"),

@@ -38,6 +38,7 @@ class Till:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # an answer in two pieces waits for nobody
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -153,7 +154,7 @@ def test_of_requests_with_one_key_over_two_processes_one_is_sent_on(till, store)
 
 
 def test_replay_writes_nothing(till, store):
-    """A1, A10: a replay costs one read. PostgreSQL has given no transaction a number, and SQLite's file is as it was."""
+    """A1, A10: one read. PostgreSQL has given no transaction a number, and SQLite's file is as it was."""
     def written():
         if store.startswith("sqlite:"):
             return other.execute("PRAGMA data_version").fetchone()

@@ -54,7 +54,7 @@ def others_go_on(till, store, hang, go_on):
 
 
 def test_unguarded_requests_go_on_while_postgres_stands_still(till, pg_server):  # noqa: F811
-    """Its processes are stopped: whatever loop waited for them would answer nobody."""
+    """A10: its processes are stopped: whatever loop waited for them would answer nobody."""
     shop = Database(pg_server, "stands")
     assert shop.semel("migrate").code == 0
     stopped = []
@@ -74,6 +74,7 @@ def test_unguarded_requests_go_on_while_postgres_stands_still(till, pg_server): 
 
 
 def test_unguarded_requests_go_on_while_another_process_has_the_file(till, file_store):  # noqa: F811
+    """A10"""
     other = sqlite3.connect(file_store.removeprefix("sqlite:"), isolation_level=None, check_same_thread=False)
     others_go_on(till, file_store, lambda: other.execute("BEGIN IMMEDIATE"), lambda: other.execute("ROLLBACK"))
     other.close()
@@ -134,6 +135,7 @@ def mounts(*command):
 
 
 def test_file_on_a_full_disk_is_503_and_loses_nothing(till, tmp_path):  # noqa: F811
+    """A2, P48"""
     mounts("unshare", "-m", "mount", "-t", "tmpfs", "none", tmp_path)
     small = ["unshare", "-m", "--propagation", "private", "sh", "-ec",
              'mount -t tmpfs -o size=4m none "$0"; "$1" migrate --store "sqlite:$0/keys.db" >&2; exec "$@"', tmp_path]
@@ -142,6 +144,7 @@ def test_file_on_a_full_disk_is_503_and_loses_nothing(till, tmp_path):  # noqa: 
 
 
 def test_tables_on_a_full_disk_are_503_and_lose_nothing(till, pg_server):  # noqa: F811
+    """A2, P48"""
     small = pg_server.dir / "small"
     small.mkdir()
     mounts("mount", "-t", "tmpfs", "-o", "size=40m,mode=0700", "none", small)

@@ -575,7 +575,7 @@ static int free_pool(void **state)
     return tear_down(state);
 }
 
-/* While all other threads of the gateway stand still, those of the store and libuv's, unguarded requests are answered,
+/* A10: while all other threads of the gateway stand still, the store's and libuv's, unguarded requests are answered,
  * on connections of the upstream that are new or used again; guarded ones wait. */
 static void unguarded_requests_never_leave_their_loop(void **state)
 {
@@ -1025,7 +1025,7 @@ static void odd_keys_are_not_asked_about(void **state)
     assert_int_equal(asks(), 1);
 }
 
-/* P95: the server knows no digest and no anonymous caller, and would answer 404, `not_done`. */
+/* A7, P95: the server knows no digest and no anonymous caller, and would answer 404, `not_done`. */
 static void a_caller_without_a_name_is_not_asked_about(void **state)
 {
     (void)state;

@@ -140,7 +140,7 @@ static void a_key_may_be_in_the_body(void **state)
     assert_int_equal(keys("true"), 1);
 }
 
-/* A5: what the parser of the server may read and ours does not is not passed on without its key, nor is a key missing
+/* A4: what the parser of the server may read and ours does not is not passed on without its key, nor is a key missing
  * that could not be seen. */
 static void a_body_that_cannot_be_read_hides_no_key(void **state)
 {
@@ -188,7 +188,7 @@ static void a_body_that_cannot_be_read_hides_no_key(void **state)
     assert_int_equal(keys("key = 'key-00000001'"), 1);
 }
 
-/* Bad input: what is longer than any key is none, and no want of memory. */
+/* A4, bad input: what is longer than any key is none, and no want of memory. */
 static void a_key_as_long_as_a_body_is_malformed(void **state)
 {
     (void)state;
