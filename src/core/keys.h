@@ -139,6 +139,7 @@ struct semel_key_batch {
     size_t n_ends;
     struct semel_key_claim *claims;
     size_t n_claims;
+    bool look;              /* some of the claims seem to have a row: reads it at once, not in a trip more */
     struct semel_str owner; /* of the claims' leases; the rest, too, is for claims */
     struct semel_tokens *tokens;
     struct semel_random *rng;

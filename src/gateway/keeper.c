@@ -43,6 +43,7 @@ struct lane {
     struct semel_arena arena; /* of one transaction */
     int64_t open_at_us, open_again_us;
     int64_t renew_at_us, chores_at_us; /* of the first lane, by the steady clock */
+    bool looks;                        /* keys of the last group had a row */
     pthread_cond_t work;
     bool up; /* under the lock, from here on */
     char why[SEMEL_KEEPER_WHY];
@@ -115,6 +116,7 @@ static semel_status write_group(struct group *g, int64_t now_us, struct semel_er
                                           .n_ends = g->n_ends,
                                           .claims = claims,
                                           .n_claims = g->n_claims,
+                                          .look = lane->looks,
                                           .owner = semel__str(keeper->owner),
                                           .tokens = &lane->tokens,
                                           .rng = &lane->rng,
@@ -122,8 +124,11 @@ static semel_status write_group(struct group *g, int64_t now_us, struct semel_er
     semel_status status = lane->store->ops->keys->write(lane->store, &batch, now_us, err);
     for (size_t i = 0; status == SEMEL_OK && i < g->n_ends; i++)
         g->ends[i]->ending.applied = ends[i].applied;
-    for (size_t i = 0; status == SEMEL_OK && i < g->n_claims; i++)
+    lane->looks = lane->looks && g->n_claims == 0;
+    for (size_t i = 0; status == SEMEL_OK && i < g->n_claims; i++) {
         g->claims[i]->claim = claims[i];
+        lane->looks = lane->looks || claims[i].act != SEMEL_KEY_RUN;
+    }
     const bool in_doubt = status == SEMEL_UNKNOWN || (status != SEMEL_OK && lane->store->ended);
     for (size_t i = 0; in_doubt && i < g->n_claims; i++) {
         g->claims[i]->claim.token = claims[i].token; /* it may hold its key by that */

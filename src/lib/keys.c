@@ -182,7 +182,8 @@ static semel_status enter(struct semel *s, const struct semel_key_request *reque
                    err);
     bool leased = !begin || !semel__holds_in_store(s);
     claim.want.lease_until_us = leased ? now_us + (begin ? BEGIN_LEASE_US : lease_us) : SEMEL_NONE;
-    const struct semel_key_batch batch = {.claims = &claim,
+    const struct semel_key_batch batch = {.look = true,
+                                          .claims = &claim,
                                           .n_claims = 1,
                                           .owner = semel__str(s->owner),
                                           .tokens = &s->inbox.tokens,

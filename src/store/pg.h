@@ -96,7 +96,9 @@ struct pg_store {
     bool joined;    /* the open transaction is the caller's */
     bool bare;      /* no handler runs in the transaction that we began */
     enum pg_once once;
-    size_t once_begun;           /* the answer to its begin, in the trip */
+    bool once_asks;              /* its begin is answered: */
+    size_t once_begun;           /* by that result of the trip */
+    bool settled;                /* the session has the limits of such transactions, and no handler was let in since */
     int64_t begun_at_us;         /* when the last begin was sent, by the steady clock */
     int64_t now_us, now_seen_us; /* the server's clock at such a begin, and its time; 0: it has to be asked */
     bool begun_early;            /* a transaction is on its way that nobody has asked for yet */

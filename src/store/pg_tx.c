@@ -7,7 +7,9 @@
  *
  * Once. A transaction of one flush sends BEGIN, the statements and COMMIT together: one round trip instead of three.
  * The time is reckoned from the last answer by the steady clock; a connection that has been silent for long asks first.
- * Whatever is lost on the way after the first byte leaves the outcome unknown, unless the server said what failed.
+ * The first one sets its limits for the session, unless there is a pooler, and later ones ask for the time every
+ * SETTLED_US only; that a commit would be durable is looked at by the statements themselves, each time. Whatever is
+ * lost on the way after the first byte leaves the outcome unknown, unless the server said what failed.
  *
  * Early. Whoever knows that a batch will follow says so; then BEGIN and the question for the consumer's settings are on
  * their way while the batch is being prepared, and two round trips cost nobody any time. `consumer_get` and `begin`
@@ -43,8 +45,9 @@
 #define REPLAN_EVERY 256           /* transactions */
 #define RECKON_US INT64_C(1000000) /* so long the server's clock is reckoned, and not asked */
 #define RECKON_ERROR_US INT64_C(200000)
-#define SENT_MAX 65536 /* then the answers so far are waited for */
-#define FLUSH_EVERY 32 /* the server works while handlers go on */
+#define SETTLED_US INT64_C(100000) /* so long a transaction of one flush asks for nothing */
+#define SENT_MAX 65536             /* then the answers so far are waited for */
+#define FLUSH_EVERY 32             /* the server works while handlers go on */
 #define NAME_BYTES 32
 #define SQL_MAX (1 << 20)
 #define PARAMS_MAX 64
@@ -200,7 +203,7 @@ static semel_status open_queue(struct pg_store *d, struct semel_error *err)
         return semel__pg_own_fail(d, NULL, "queue", err);
     d->queued = true;
     d->queue->n = d->queue->unflushed = 0;
-    d->undone = false;
+    d->undone = d->settled = false;
     return SEMEL_OK;
 }
 
@@ -344,7 +347,7 @@ static semel_status begin_asking(struct pg_store *d, struct semel_error *err)
         return status;
     if (!semel__pg_unblock(d))
         return semel__pg_own_fail(d, NULL, DOING, err);
-    d->undone = false;
+    d->undone = d->settled = false;
     return SEMEL_OK;
 }
 
@@ -511,18 +514,26 @@ static bool replan_due(struct pg_store *d)
     return d->n_prepared > 0 && ((n & (n - 1)) == 0 || n % REPLAN_EVERY == 0);
 }
 
+static void add_plain_begin(struct pg_trip *trip)
+{
+    struct pg_store *d = trip->d;
+    d->begun_at_us = semel__steady_us();
+    trip->bare = true;
+    semel__pg_add(trip, &sql_begin);
+    if (replan_due(d))
+        semel__pg_add(trip, &sql_replan);
+}
+
 /* What begins a transaction of our own. Returns the index of the answer that read_begin wants. */
 static size_t add_begin(struct pg_trip *trip, enum sql_id settings)
 {
     struct pg_store *d = trip->d;
     char lock_timeout[16];
     snprintf(lock_timeout, sizeof(lock_timeout), "%d", d->timeout_ms);
-    d->begun_at_us = semel__steady_us();
-    trip->bare = true;
-    semel__pg_add(trip, &sql_begin);
-    if (replan_due(d))
-        semel__pg_add(trip, &sql_replan);
+    add_plain_begin(trip);
     semel__pg_text(trip, semel__str(lock_timeout));
+    if (settings == SQL_begin_once) /* for this transaction alone? */
+        semel__pg_text(trip, (struct semel_str){d->pooler ? "\1" : "\0", 1});
     size_t at = semel__pg_add(trip, &semel__pg_statements[settings].sql);
     if (!d->bare)
         semel__pg_add(trip, &sql_guard);
@@ -820,7 +831,11 @@ static semel_status commit_own(struct pg_store *d, struct semel_error *err)
 void semel__pg_once_begin(struct pg_trip *trip)
 {
     struct pg_store *d = trip->d;
-    d->once_begun = add_begin(trip, SQL_begin_once);
+    d->once_asks = !d->settled || semel__steady_us() - d->now_seen_us > SETTLED_US;
+    if (d->once_asks)
+        d->once_begun = add_begin(trip, SQL_begin_once);
+    else
+        add_plain_begin(trip);
     d->once = PG_ONCE_SENT;
     d->lost_wait = false;
 }
@@ -834,12 +849,25 @@ static semel_status once_failed(struct pg_store *d, const struct pg_trip *trip, 
                           why.code != 0; /* by the server, which did not get as far as COMMIT */
     const bool doubt = status == SEMEL_CLOSED && sent && !reported;
     status = doubt ? unknown(&why, &why) : status;
-    if (trip->failed == d->once_begun && why.code == SEMEL_SQLSTATE('2', '2', '0', '1', '2'))
+    if (trip->failed < commit && why.code == SEMEL_SQLSTATE('2', '2', '0', '1', '2'))
         status = not_durable(&why);
     semel__pg_rollback(&d->sql.store);
     if (err != NULL)
         *err = why;
     return status;
+}
+
+/* What its begin has set and was answered holds from its commit on. */
+static void once_settled(struct pg_store *d, const struct pg_trip *trip)
+{
+    const struct sql_row row = {.db = &d->sql,
+                                .statement = &semel__pg_statements[SQL_begin_once],
+                                .result = trip->results[d->once_begun]};
+    struct begun b = {0};
+    if (semel__db_fill(&row, SQL_FIELDS(begun_fields), NULL, &b, NULL) == SEMEL_OK)
+        see_now(d, b.now_us);
+    d->sql.standby = b.standby;
+    d->settled = !d->pooler;
 }
 
 semel_status semel__pg_once_commit(struct pg_trip *trip, struct semel_error *err)
@@ -850,16 +878,12 @@ semel_status semel__pg_once_commit(struct pg_trip *trip, struct semel_error *err
     semel_status status = semel__pg_run(trip, err);
     if (status != SEMEL_OK)
         return once_failed(d, trip, commit, sent, err);
-    const struct sql_row row = {.db = &d->sql,
-                                .statement = &semel__pg_statements[SQL_begin_once],
-                                .result = trip->results[d->once_begun]};
-    struct begun b = {0};
     d->once = PG_ONCE_COMMITTED;
-    if (semel__db_fill(&row, SQL_FIELDS(begun_fields), NULL, &b, NULL) == SEMEL_OK)
-        see_now(d, b.now_us);
-    d->sql.standby = b.standby;
+    d->begun = false;
     if (strcmp(PQcmdStatus(trip->results[commit]), "COMMIT") != 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "commit: the server rolled back");
+    if (d->once_asks)
+        once_settled(d, trip);
     d->sql.store.ended = true;
     if (d->lost_wait)
         return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_ENVIRONMENT,
@@ -1072,6 +1096,7 @@ void semel__pg_tx_abandon(struct pg_store *d, bool ours)
         semel__pg_rollback(&d->sql.store);
     d->begun = d->joined = d->cursor = d->queued = false;
     d->once = PG_ONCE_NONE;
+    d->settled = false;
     d->now_seen_us = 0;
     d->saved = 0;
     if (d->queue == NULL)

@@ -3,9 +3,10 @@
  * records_idempotency.c: idempotency keys, and what operators ask of them. The rules are core's (keys.h); the
  * statements keep what must hold in a race.
  *
- * Invariants: a claim inserts first and reads in the same trip, on PostgreSQL only what it has not inserted; it takes a
- * row over only as it was judged. An end names the token, so that it changes the row of that claim or none. A replay
- * writes nothing. What operators read is bounded (P44), and leaves answers out unless they are asked for.
+ * Invariants: a claim inserts first, and reads only what it has not inserted: in the same trip where it is likely that
+ * there is a row, else in one more; it takes a row over only as it was judged. An end names the token, so that it
+ * changes the row of that claim or none. A replay writes nothing. What operators read is bounded (P44), and leaves
+ * answers out unless they are asked for.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -91,15 +92,15 @@ static const struct sql_field ending_fields[] = {
 
 struct reading {
     struct semel_arena *arena;
-    struct semel_idempotency *row; /* of the first item */
-    size_t size;                   /* from there to that of the next one */
+    struct semel_idempotency *row;
 };
 
-/* Into the item; a status that no key has is damage. */
+/* A status that no key has is damage. */
 static semel_status read_row(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
     const struct reading *r = ctx;
-    struct semel_idempotency *into = (void *)((char *)r->row + item * r->size);
+    struct semel_idempotency *into = r->row;
+    (void)item;
     semel_status status = semel__db_fill(row, SQL_FIELDS(row_fields), r->arena, into, err);
     if (status != SEMEL_OK)
         return status;
@@ -114,7 +115,7 @@ static semel_status key_read(struct semel_store *store, struct semel_str scope, 
                              struct semel_arena *arena, struct semel_idempotency *ret, struct semel_error *err)
 {
     struct semel_key_claim claim = {.want = {.scope = scope, .key = key}};
-    struct reading reading = {arena, ret, 0};
+    struct reading reading = {arena, ret};
     *ret = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
     return semel__db_do(semel__db_of(store), "reading a key", SQL_idempotency_find, NULL,
                         SQL_EACH(claim_fields, &claim, 1), read_row, &reading, err);
@@ -124,7 +125,7 @@ static semel_status key_held(struct semel_store *store, int64_t token, struct se
                              struct semel_idempotency *ret, struct semel_error *err)
 {
     struct args args = {.token = token};
-    struct reading reading = {arena, ret, 0};
+    struct reading reading = {arena, ret};
     *ret = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
     return semel__db_do(semel__db_of(store), "reading a key by its token", SQL_idempotency_held,
                         SQL_ONE(args_fields, &args), NULL, read_row, &reading, err);
@@ -152,6 +153,45 @@ static semel_status read_put(void *ctx, size_t item, const struct sql_row *row, 
             return SEMEL_OK;
         }
     return semel__db_damage(row, "a token that was inserted is none of these claims'", err);
+}
+
+struct finding {
+    struct semel_arena *arena;
+    struct semel_key_claim *const *claims; /* the items */
+};
+
+static semel_status read_found(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    const struct finding *f = ctx;
+    struct reading reading = {f->arena, &f->claims[item]->row};
+    return read_row(&reading, 0, row, err);
+}
+
+static size_t list_claims(const struct semel_key_batch *batch, bool all, struct semel_key_claim *list[SEMEL_KEYS_MAX])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < batch->n_claims; i++)
+        if (all || batch->claims[i].row.token != batch->claims[i].token)
+            list[n++] = &batch->claims[i];
+    return n;
+}
+
+/* The rows of those that were not inserted. If the connection is lost here, those that were are committed: in doubt. */
+static semel_status find_rest(struct semel_store *store, const struct semel_key_batch *batch, struct semel_error *err)
+{
+    struct semel_key_claim *list[SEMEL_KEYS_MAX];
+    const struct finding finding = {batch->arena, list};
+    const size_t n = list_claims(batch, false, list);
+    if (n == 0)
+        return SEMEL_OK;
+    semel_status status = semel__db_do(semel__db_of(store), "reading keys", SQL_idempotency_find, NULL,
+                                       SQL_EACH_OF(claim_fields, list, n), read_found, (void *)&finding, err);
+    if (status == SEMEL_CLOSED && store->ended) {
+        if (err != NULL)
+            err->status = SEMEL_UNKNOWN;
+        status = SEMEL_UNKNOWN;
+    }
+    return status;
 }
 
 /* What the claim has made of its row. */
@@ -282,7 +322,8 @@ static semel_status key_write(struct semel_store *store, const struct semel_key_
     struct ends_of kinds[3];
     struct semel_key_claim *claims = batch->claims;
     struct put put = {.claims = claims, .n = batch->n_claims};
-    struct reading reading = {batch->arena, NULL, sizeof(claims[0])};
+    struct semel_key_claim *list[SEMEL_KEYS_MAX];
+    struct finding finding = {batch->arena, list};
     assert(store->in_tx && batch->n_ends <= SEMEL_KEYS_MAX && batch->n_claims <= SEMEL_KEYS_MAX);
     for (size_t i = 0; i < batch->n_claims; i++) {
         claims[i].token = semel__token_new(batch->tokens, batch->rng, claims[i].effect, now_us, SEMEL_NONE);
@@ -291,14 +332,15 @@ static semel_status key_write(struct semel_store *store, const struct semel_key_
     }
     semel__db_start(db, batch->n_claims > 0 ? "claiming keys" : "ending keys");
     run_ends(db, batch, SQL_ONE(args_fields, &args), kinds);
-    if (batch->n_claims > 0) {
-        reading.row = &claims[0].row;
-        semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args),
-                      SQL_EACH(claim_fields, claims, batch->n_claims), read_put, &put);
-        semel__db_run(db, SQL_idempotency_find, NULL, SQL_EACH(claim_fields, claims, batch->n_claims), read_row,
-                      &reading);
-    }
+    const size_t n_list = batch->n_claims > 0 ? list_claims(batch, true, list) : 0;
+    if (n_list > 0)
+        semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args), SQL_EACH_OF(claim_fields, list, n_list),
+                      read_put, &put);
+    if (n_list > 0 && batch->look)
+        semel__db_run(db, SQL_idempotency_find, NULL, SQL_EACH_OF(claim_fields, list, n_list), read_found, &finding);
     semel_status status = semel__db_flush(db, err);
+    if (status == SEMEL_OK && !batch->look)
+        status = find_rest(store, batch, err);
     if (status != SEMEL_OK)
         return status;
     note_ends(kinds);
@@ -358,7 +400,7 @@ static semel_status read_shown(void *ctx, size_t item, const struct sql_row *row
     static const struct sql_field bytes[] = {SQL_SHOWN(struct semel_key_row, bytes, bytes, 0)};
     struct listing *l = ctx;
     struct semel_key_row read = {0};
-    struct reading reading = {l->arena, &read.row, 0};
+    struct reading reading = {l->arena, &read.row};
     semel_status status = read_row(&reading, item, row, err);
     if (status == SEMEL_OK)
         status = semel__db_fill(row, SQL_FIELDS(bytes), NULL, &read, err);

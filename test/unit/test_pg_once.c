@@ -22,10 +22,17 @@ static struct semel_key_claim claim_of(const char *key)
                                     .effect = SEMEL_EFFECT_OUTSIDE};
 }
 
+static bool look; /* at rows in the same trip */
+
 static semel_status write_claims(struct world *w, struct semel_key_claim *claims, size_t n, int64_t now_us)
 {
-    const struct semel_key_batch batch = {
-        .claims = claims, .n_claims = n, .owner = OWNER, .tokens = &tokens, .rng = &rng, .arena = &w->arena};
+    const struct semel_key_batch batch = {.claims = claims,
+                                          .n_claims = n,
+                                          .look = look,
+                                          .owner = OWNER,
+                                          .tokens = &tokens,
+                                          .rng = &rng,
+                                          .arena = &w->arena};
     return w->store->ops->keys->write(w->store, &batch, now_us, &w->err);
 }
 
@@ -44,21 +51,32 @@ static semel_status try_claim(struct world *w, struct semel_key_claim *claim)
     return status;
 }
 
-static bool end(struct world *w, int64_t token)
+static semel_status try_end(struct world *w, int64_t token, enum semel_key_end how, bool *ret_applied)
 {
-    struct semel_key_ending ending = {.token = token, .end = SEMEL_KEY_END_COMPLETED, .code = 201};
+    struct semel_key_ending ending = {.token = token, .end = how, .code = 201};
     const struct semel_key_batch batch = {.ends = &ending, .n_ends = 1};
     int64_t now_us = 0;
     ok(w, semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err));
-    ok(w, w->store->ops->keys->write(w->store, &batch, now_us, &w->err));
-    ok(w, semel_store_commit(w->store, &w->err));
-    return ending.applied;
+    semel_status status = w->store->ops->keys->write(w->store, &batch, now_us, &w->err);
+    *ret_applied = ending.applied;
+    if (status == SEMEL_OK)
+        return semel_store_commit(w->store, &w->err);
+    semel_store_rollback(w->store);
+    return status;
+}
+
+static bool end(struct world *w, int64_t token)
+{
+    bool applied = false;
+    ok(w, try_end(w, token, SEMEL_KEY_END_COMPLETED, &applied));
+    return applied;
 }
 
 /* The first transaction of a connection asks for the time. */
 static void warm_up(struct world *w)
 {
     semel__random_seed_os(&rng);
+    look = false;
     begin(w);
     semel_store_rollback(w->store);
 }
@@ -80,14 +98,85 @@ static void claim_and_end_are_one_round_trip_each(void **state)
     assert_int_equal(ask("SELECT count(*) FROM semel.idempotency WHERE status = 'processing' AND "
                          "lease_until BETWEEN now() + interval '59 minutes' AND now() + interval '61 minutes'"),
                      1);
-    ok(w, try_claim(w, &second));
-    assert_int_equal(second.act, SEMEL_KEY_BUSY);
     assert_true(end(w, first.token));
-    assert_int_equal(semel__pg_trips(w->store), trips + 3);
+    assert_int_equal(semel__pg_trips(w->store), trips + 2);
     assert_false(end(w, first.token));
     ok(w, try_claim(w, &second));
     assert_int_equal(second.act, SEMEL_KEY_REPLAY);
     assert_false(second.again);
+}
+
+/* A10: whoever expects it has it with the first trip. */
+static void row_that_is_there_costs_a_trip_more_unless_it_is_expected(void **state)
+{
+    struct world *w = *state;
+    struct semel_key_claim first = claim_of("key-00001"), claims[2] = {first, claim_of("key-00002")};
+    int64_t now_us = 0;
+    warm_up(w);
+    ok(w, try_claim(w, &first));
+    for (int i = 0; i < 2; i++) {
+        int64_t trips = semel__pg_trips(w->store);
+        look = i > 0;
+        ok(w, semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err));
+        claims[0].want.lease_until_us = claims[1].want.lease_until_us = now_us + HOUR_US;
+        ok(w, write_claims(w, claims, 2, now_us));
+        ok(w, semel_store_commit(w->store, &w->err));
+        assert_int_equal(semel__pg_trips(w->store), trips + (look ? 1 : 2));
+        assert_int_equal(claims[0].act, SEMEL_KEY_BUSY);
+        assert_true(claims[0].row.token == first.token);
+        assert_int_equal(claims[1].act, look ? SEMEL_KEY_BUSY : SEMEL_KEY_RUN);
+    }
+}
+
+static struct {
+    struct sql_driver driver;
+    const struct sql_driver *real;
+    int flushes; /* until the server ends the session */
+} cut;
+
+static semel_status flush_or_cut(struct sql *db, struct semel_error *err)
+{
+    if (--cut.flushes == 0) {
+        sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'semel'");
+        while (ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'semel'") > 0)
+            continue;
+    }
+    return cut.real->flush(db, err);
+}
+
+/* P15, P98: what was inserted is committed when the connection is lost on the way to the rows of others. */
+static void rows_that_cannot_be_read_leave_the_claims_in_doubt(void **state)
+{
+    struct world *w = *state;
+    struct semel_key_claim first = claim_of("key-00001"), claims[2] = {first, claim_of("key-00002")};
+    struct sql *db = semel__db_of(w->store);
+    int64_t now_us = 0;
+    warm_up(w);
+    ok(w, try_claim(w, &first));
+    cut.real = db->driver;
+    cut.driver = *cut.real;
+    cut.driver.flush = flush_or_cut;
+    cut.flushes = 2;
+    ok(w, semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err));
+    db->driver = &cut.driver;
+    claims[0].want.lease_until_us = claims[1].want.lease_until_us = now_us + HOUR_US;
+    assert_int_equal(write_claims(w, claims, 2, now_us), SEMEL_UNKNOWN);
+    assert_int_equal(w->err.status, SEMEL_UNKNOWN);
+    db->driver = cut.real;
+    semel_store_rollback(w->store);
+    assert_int_equal(keys(), 2);
+}
+
+/* P64: the limits are the session's from then on, and it is not asked again at once. */
+static void limits_of_the_first_transaction_hold_for_the_session(void **state)
+{
+    struct world *w = *state;
+    struct semel_key_claim claim = claim_of("key-00001"), more = claim_of("key-00002");
+    warm_up(w);
+    ok(w, try_claim(w, &claim));
+    ok(w, try_claim(w, &more));
+    assert_true(handler(w, "SELECT 1 / (current_setting('lock_timeout') <> '0' AND current_setting('statement_timeout')"
+                           " = '1min' AND current_setting('idle_in_transaction_session_timeout') = '1min')::integer"));
 }
 
 /* P15, P98: none of it, or all of it; that is not known. */
@@ -122,16 +211,23 @@ static void trip_without_an_answer_is_unknown_whatever_came_of_it(void **state)
 static void trip_that_would_not_be_durable_is_refused_and_writes_nothing(void **state)
 {
     struct world *w = *state;
-    struct semel_key_claim claim = claim_of("key-00001");
+    static const enum semel_key_end ends[] = {SEMEL_KEY_END_COMPLETED, SEMEL_KEY_END_RELEASED, SEMEL_KEY_END_UNKNOWN};
+    struct semel_key_claim known = claim_of("known-0001"), claim = claim_of("key-00001");
     warm_up(w);
+    ok(w, try_claim(w, &known));
     assert_true(handler(w, "SET synchronous_commit = off"));
     assert_int_equal(try_claim(w, &claim), SEMEL_INVALID);
     assert_int_equal(w->err.cls, SEMEL_CLASS_ENVIRONMENT);
     assert_non_null(strstr(w->err.text, "synchronous_commit"));
-    assert_int_equal(keys(), 0);
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        assert_int_equal(try_end(w, known.token, ends[i], &(bool){false}), SEMEL_INVALID);
+        assert_int_equal(w->err.cls, SEMEL_CLASS_ENVIRONMENT);
+    }
+    assert_int_equal(keys(), 1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.idempotency WHERE status = 'processing'"), 1);
     assert_true(handler(w, "SET synchronous_commit = on"));
     ok(w, try_claim(w, &claim));
-    assert_int_equal(keys(), 1);
+    assert_int_equal(keys(), 2);
 }
 
 static void statement_that_fails_leaves_nothing_and_a_usable_connection(void **state)
@@ -190,6 +286,9 @@ int main(void)
 #define OPEN(test) cmocka_unit_test_setup_teardown(test, opened, world_teardown)
     const struct CMUnitTest tests[] = {
         OPEN(claim_and_end_are_one_round_trip_each),
+        OPEN(row_that_is_there_costs_a_trip_more_unless_it_is_expected),
+        OPEN(rows_that_cannot_be_read_leave_the_claims_in_doubt),
+        OPEN(limits_of_the_first_transaction_hold_for_the_session),
         OPEN(trip_without_an_answer_is_unknown_whatever_came_of_it),
         OPEN(trip_that_would_not_be_durable_is_refused_and_writes_nothing),
         OPEN(statement_that_fails_leaves_nothing_and_a_usable_connection),

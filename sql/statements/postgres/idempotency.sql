@@ -13,6 +13,10 @@ i.traceparent
 scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lease_owner, answer_us, keep_us, cause,
 code, headers, body, completed_at, answer_until, key_until, origin, rule, traceparent
 
+-- fragment: durable
+-- The COMMIT may be on its way behind the statement: it fails where that would not be durable.
+1 / (pg_catalog.current_setting('synchronous_commit') <> 'off')::integer = 1
+
 -- name: idempotency_put
 -- rows: shaped scope key token fingerprint
 -- gives: token
@@ -27,6 +31,7 @@ FROM :rows AS b
 WHERE NOT EXISTS (SELECT FROM semel.idempotency AS i WHERE i.scope = b.scope AND i.key = b.key OFFSET 0)
   AND pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(
           b.key COLLATE "C", pg_catalog.hashtextextended(b.scope COLLATE "C", 1936026993)))
+  AND {durable}
 ON CONFLICT (scope, key) DO NOTHING
 RETURNING token
 
@@ -76,7 +81,7 @@ SET status = 'completed', updated_at = greatest(i.updated_at, :now), lease_until
     body = (:rows.body)[{place_of_token}], completed_at = :now,
     answer_until = :now + i.answer_us::double precision * interval '1 microsecond',
     key_until = :now + i.keep_us::double precision * interval '1 microsecond'
-WHERE {open_keys}
+WHERE {open_keys} AND {durable}
 RETURNING {place_of_token} AS n
 
 -- operator: idempotency_finish
@@ -85,7 +90,7 @@ WHERE semel._operator_key({what}, b.token, b.code::integer, b.headers, b.body, {
 
 -- name: idempotency_release
 -- gives: n
-DELETE FROM semel.idempotency AS i WHERE {open_keys}
+DELETE FROM semel.idempotency AS i WHERE {open_keys} AND {durable}
 RETURNING {place_of_token} AS n
 
 -- operator: idempotency_release
@@ -96,7 +101,7 @@ SELECT b.n FROM :rows AS b WHERE semel._operator_key({what}, b.token, NULL, NULL
 UPDATE semel.idempotency AS i
 SET status = 'unknown', updated_at = greatest(i.updated_at, :now), lease_until = NULL, lease_owner = NULL,
     cause = coalesce(i.cause, (:rows.cause)[{place_of_token}], 'unknown')
-WHERE {open_keys}
+WHERE {open_keys} AND {durable}
 RETURNING {place_of_token} AS n
 
 -- name: idempotency_renew

@@ -5,9 +5,8 @@
 
 -- fragment: limit(name)
 -- What the role or the database has set to less than a minute stays.
-pg_catalog.set_config('{name}', CASE
-    WHEN pg_catalog.current_setting('{name}')::interval BETWEEN '1 ms' AND '1 min'
-    THEN pg_catalog.current_setting('{name}') ELSE '1min' END, true)
+CASE WHEN pg_catalog.current_setting('{name}')::interval BETWEEN '1 ms' AND '1 min'
+    THEN pg_catalog.current_setting('{name}') ELSE '1min' END
 
 -- name: begin_settings
 -- only: SQLite has settings per connection
@@ -15,19 +14,22 @@ pg_catalog.set_config('{name}', CASE
 SELECT pg_catalog.clock_timestamp() AS now, pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
     pg_catalog.current_setting('synchronous_standby_names') <> '' AS standby,
     pg_catalog.set_config('lock_timeout', :lock_timeout, true) AS lock_timeout,
-    {limit(statement_timeout)} AS statement_timeout, {limit(idle_in_transaction_session_timeout)} AS idle_timeout
+    pg_catalog.set_config('statement_timeout', {limit(statement_timeout)}, true) AS statement_timeout,
+    pg_catalog.set_config('idle_in_transaction_session_timeout', {limit(idle_in_transaction_session_timeout)}, true)
+        AS idle_timeout
 
 -- name: begin_once
 -- only: SQLite has settings per connection
--- The same for a transaction whose COMMIT is sent along: fails where that would not be durable. The few statements of
--- such transactions find their rows by keys, however many there are, so that they need not be planned anew.
--- gives: now, standby, lock_timeout, statement_timeout, idle_timeout, plan_mode, durable
+-- The same for a transaction whose COMMIT is sent along: its statements fail where that would not be durable. What it
+-- sets is for this transaction alone, or for the session. The few statements of such transactions find their rows by
+-- keys, however many there are, so that they need not be planned anew.
+-- gives: now, standby, lock_timeout, statement_timeout, idle_timeout, plan_mode
 SELECT pg_catalog.clock_timestamp() AS now, pg_catalog.current_setting('synchronous_standby_names') <> '' AS standby,
-    pg_catalog.set_config('lock_timeout', :lock_timeout, true) AS lock_timeout,
-    {limit(statement_timeout)} AS statement_timeout,
-    {limit(idle_in_transaction_session_timeout)} AS idle_timeout,
-    pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true) AS plan_mode,
-    1 / (pg_catalog.current_setting('synchronous_commit') <> 'off')::integer AS durable
+    pg_catalog.set_config('lock_timeout', :lock_timeout, :is_local) AS lock_timeout,
+    pg_catalog.set_config('statement_timeout', {limit(statement_timeout)}, :is_local) AS statement_timeout,
+    pg_catalog.set_config('idle_in_transaction_session_timeout', {limit(idle_in_transaction_session_timeout)},
+        :is_local) AS idle_timeout,
+    pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', :is_local) AS plan_mode
 
 -- name: begin_joined
 -- only: SQLite has one isolation level
