@@ -29,25 +29,24 @@ and an exception that is in no class is unknown (keyed: transient).
 """
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import random
-import re
 import time
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 from uuid import UUID
 
-from .links import Link, T, now, settled
-from .message import KINDS, Answer, Message, Permanent, StoreError, Unavailable, Unusable, clean, text_of
+from .links import Link, now, settled
+from .message import KINDS, Answer, Message, StoreError, Unavailable, Unusable, clean, converted, text_of
 
 log = logging.getLogger("semel")
 Call = Tuple[str, Tuple[Any, ...]]
 Kinds = Sequence[Type[BaseException]]
+F = TypeVar("F", bound=Callable[..., Any])
 TAKEN = "token, attempt, headers::text, message_id, raw, source, type, order_key, version"
 BEGUN = "act, why, attempt, outcome::text"
-STATES = [("23503|57014|25P02", "transient"), ("40001|40P01|55P03", "again"), ("08|53|57|58|25P03|25P04", "lost"),
-          ("23000", "stop"), ("22|23|P0", "permanent"), ("", "stop")]
+STATES = [(("23503", "57014", "25P02"), "transient"), (("40001", "40P01", "55P03"), "again"),
+          (("08", "53", "57", "58", "25P03", "25P04"), "lost"), (("23000",), "stop"), (("22", "23", "P0"), "permanent")]
 HINTS = {"3F000": "create it: semel migrate --store postgres://...", "23000": "a handler never ends its transaction",
          "42883": "if the schema is older than this client: semel migrate --store postgres://...",
          "42501": "sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers"}
@@ -63,31 +62,17 @@ def state_of(error: BaseException) -> Optional[str]:
     found: Any = error.__cause__ if type(error).__module__.startswith("django.db") else getattr(error, "orig", error)
     state: Optional[str] = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None)
     names = {kind.__name__ for kind in type(found).__mro__}
-    if state or not names & {"DatabaseError", "InterfaceError"}:
-        return state
-    return "22000" if "DataError" in names else "08000" if names & {"OperationalError", "InterfaceError"} else "42000"
+    made = "22000" if "DataError" in names else "08000" if names & {"OperationalError", "InterfaceError"} else "42000"
+    return state or (made if names & {"DatabaseError", "InterfaceError"} else None)
 
 
 def kind_of(state: Optional[str]) -> str:
     """A class of failure; or `again`: the transaction's, `lost`: the connection's, `stop`: the program's."""
-    return "transient" if state is None else next(kind for start, kind in STATES if re.match(start, state))
+    return "transient" if state is None else next((kind for starts, kind in STATES if state.startswith(starts)), "stop")
 
 
-def written(outcome: Any) -> str:
-    try:
-        return json.dumps(outcome)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Permanent(f"the outcome cannot be stored: {error}") from error
-
-
-def begun(row: Any) -> Answer:
-    return Answer(row[0], row[1], row[2], row[3] and json.loads(row[3]))
-
-
-def failed(message: Message, rows: list[Any]) -> Answer:
-    if message.token is not None:
-        return Answer("ack", "retry" if rows[0][0] else "fenced", message.attempt)
-    return Answer(rows[0][0], rows[0][1], message.attempt, None, rows[0][2], rows[0][3])
+def answers_of(rows: list[Any]) -> list[Answer]:
+    return [Answer(act, why, n, outcome and json.loads(outcome), *fate) for act, why, n, outcome, *fate in rows]
 
 
 class AsyncInbox:
@@ -98,23 +83,22 @@ class AsyncInbox:
                  unknown: Kinds = ()) -> None:
         if effect not in ("atomic", "outside", "keyed"):
             raise ValueError(f"effect is {effect!r}; it must be atomic, outside or keyed")
-        self.consumer, self.effect, self.lease, self.tries, self.many = consumer, effect, lease, tries, False
-        self.link: Callable[..., Link] = functools.partial(link, db, loop=not isinstance(self, Inbox))
+        self.consumer, self.effect, self.lease, self.tries = consumer, effect, lease, tries
+        self.link: Callable[..., Link] = lambda quiet=None, tx=None: link(db, quiet, not isinstance(self, Inbox), tx)
         self.listed = {"transient": transient, "permanent": permanent, "rejected": rejected, "unknown": unknown}
-        self.function: Any = self.missing
+        self.handler(self.missing)
 
     def missing(self, *_: Any) -> None:
         raise Unusable(f"the inbox of {self.consumer!r} has no handler: decorate a function with @inbox.handler")
 
-    def handler(self, function: T) -> T:
+    def handler(self, function: F, *, many: bool = False) -> F:
         """A decorator: charge(tx, message), or charge(message) where the effect is outside."""
-        self.function = function
+        self.function, self.many = function, many
         return function
 
-    def batch_handler(self, function: T) -> T:
+    def batch_handler(self, function: F) -> F:
         """A decorator: charge(tx, messages), for all of a batch at once. If it raises, they are run one by one."""
-        self.many = True
-        return self.handler(function)
+        return self.handler(function, many=True)
 
     def judge(self, error: BaseException) -> str:
         """What it is called counts first, then what only the transaction can settle, then what is listed."""
@@ -144,15 +128,17 @@ class AsyncInbox:
         for n in range(self.tries):
             try:
                 async with link.transaction():
-                    rows = [r for r in rows if (await link.run(*self.renewal(r[0])))[0][0]] or await link.run(*asked)
+                    rows = [r for r in rows if r[0] and await self.renew(link, r[0])] or await link.run(*asked)
                 break
             except Exception as error:  # pylint: disable=broad-except
-                lost = await self.again(link, error, n) == "lost"
-                rows = [row for row in rows if lost and tokens and row[0] is not None]
+                rows = rows if await self.again(link, error, n) == "lost" and tokens else []
         return rows
 
-    def renewal(self, token: Any) -> Call:
-        return call("inbox_renew", token=token, lease=f"{self.lease} seconds")
+    async def renew(self, link: Link, token: Any) -> bool:
+        return bool((await link.run(*self.leased("inbox_renew", token=token)))[0][0])
+
+    def leased(self, function: str, columns: str = "*", **given: Any) -> Call:
+        return call(function, columns, lease=f"{self.lease} seconds", **given)
 
     # ---- effects in the transaction --------------------------------------------------------------------------------
 
@@ -173,65 +159,69 @@ class AsyncInbox:
                 if kind in KINDS and len(messages) > 1:  # only one by one they show whose fault it was
                     return [(await self.settle(link, [message]))[0] for message in messages]
                 if kind in KINDS and state_of(error):  # by a deferred constraint, or the outcome
-                    return [failed(messages[0], await self.ask(link, self.failure(messages[0], kind, error)))]
+                    return answers_of(await self.ask(link, self.failure(messages[0], kind, error)))
                 lost = await self.again(link, error, n) == "lost" or lost
         return answers
 
     async def attempt(self, link: Link, messages: Sequence[Message], answers: list[Answer]) -> None:
-        runs = [at for at, answer in enumerate(answers) if answer.act == "run"]
+        runs = [message for message, answer in zip(messages, answers) if answer.act == "run"]
         done: list[dict[str, Any]] = []
-        for group in [runs] if self.many and runs else [[at] for at in runs]:
-            several = [messages[at] for at in group]
+        for group in [runs] if self.many and runs else [[one] for one in runs]:
             try:
                 async with link.savepoint():
-                    said = await settled(self.function(link.tx, several if self.many else several[0]))
-                    outcome = None if said is None or self.many else written(said)
-                done += [{"message_id": str(one.id), "source": one.source, "outcome": outcome} for one in several]
+                    said = await settled(self.function(link.tx, group if self.many else group[0]))
+                    outcome = None if said is None or self.many else converted(json.dumps, said, "the outcome")
+                done += [{"message_id": str(one.id), "source": one.source, "outcome": outcome} for one in group]
             except Exception as error:  # pylint: disable=broad-except
                 word = self.judge(error)
                 if word not in KINDS or len(group) > 1:
                     raise
-                answers[group[0]] = failed(several[0], await link.run(*self.failure(several[0], word, error)))
+                # Of equal ones only the first runs.
+                [answers[messages.index(group[0])]] = answers_of(await link.run(*self.failure(group[0], word, error)))
         if done:
-            await self.end(link, messages[0].token, done)
+            await self.end(link, messages[0], done)
         await link.run("SET CONSTRAINTS ALL IMMEDIATE")
 
     async def begin(self, link: Link, messages: Sequence[Message]) -> list[Answer]:
         first, given = messages[0], [message.arguments() for message in messages]
         if first.token is not None:  # its row is ours from here on: nobody takes it while the handler runs
-            mine = (await link.run(*self.renewal(first.token)))[0][0]
+            mine = await self.renew(link, first.token)
             return [Answer("run" if mine else "ack", "retry" if mine else "fenced", first.attempt)]
         rows = await link.run(*(call("inbox_begin", BEGUN, consumer=self.consumer, **given[0]) if len(given) == 1 else
                                 call("inbox_begin_many", BEGUN, consumer=self.consumer, messages=given)))
         for message, row in zip(messages, rows):
             message.attempt = row[2]
-        return [begun(row) for row in rows]
+        return answers_of(rows)
 
-    async def end(self, link: Link, token: Optional[int], done: list[dict[str, Any]]) -> None:
+    async def end(self, link: Link, first: Message, done: list[dict[str, Any]]) -> None:
         asked = call("inbox_done", consumer=self.consumer, **done[0])
-        if token is not None:
-            asked = call("inbox_finish", token=token, outcome=done[0]["outcome"])
+        if first.token is not None:
+            asked = self.finish(first, done[0]["outcome"])
         elif len(done) > 1:
             parsed = [{**one, "outcome": one["outcome"] and json.loads(one["outcome"])} for one in done]
             asked = call("inbox_done_many", consumer=self.consumer, messages=parsed)
-        if (await link.run(*asked))[0][0] is False:
+        if "fenced" in (await link.run(*asked))[0]:
             raise Unusable("the lease was lost while its row was held")
 
     def failure(self, message: Message, word: str, error: BaseException) -> Call:
         given = {"class": word, "reason": clean(error)[:500] or type(error).__name__}
         if message.token is not None:
-            return call("inbox_finish", token=message.token, **given)
-        return call("inbox_fail", "act, why, status, due_at", consumer=self.consumer, **message.arguments(), **given)
+            return self.finish(message, **given)
+        fate = f"act, why, {message.attempt:d}, NULL, status, due_at"
+        return call("inbox_fail", fate, consumer=self.consumer, **message.arguments(), **given)
+
+    def finish(self, message: Message, outcome: Optional[str] = None, **given: Any) -> Call:
+        fate = f"'ack', CASE WHEN inbox_finish THEN 'retry' ELSE 'fenced' END, {message.attempt:d}, NULL"
+        return call("inbox_finish", fate, token=message.token, outcome=outcome, **given)
 
     # ---- effects outside -------------------------------------------------------------------------------------------
 
     async def claim(self, link: Link, message: Message) -> Answer:
-        text, values = call("inbox_claim", f"token, {BEGUN}, semel.consumer(%s) ->> 'one_source'",
-                            consumer=self.consumer, lease=f"{self.lease} seconds", **message.arguments())
-        [(message.token, *row)] = await self.ask(link, (text, (self.consumer, *values)), tokens=True)
-        message.attempt, answer = row[2], begun(row)
-        if row[4] == "true":  # as it is stored: a retry has the same key
-            message.source = ""
+        text, values = self.leased("inbox_claim", f"token, {BEGUN}, semel.consumer(%s) ->> 'one_source'",
+                                   consumer=self.consumer, **message.arguments())
+        [(message.token, *row, single)] = await self.ask(link, (text, (self.consumer, *values)), tokens=True)
+        message.attempt, answer = row[2], answers_of([row])[0]
+        message.source = "" if single == "true" else message.source  # as it is stored: a retry has the same key
         if answer.act == "run":
             async with link.beside(self.beat, {message.token}):
                 await self.outside(link, message)
@@ -239,35 +229,34 @@ class AsyncInbox:
 
     async def outside(self, link: Link, message: Message) -> None:
         """Calls the handler and records its end. Where the store is away by then, the lease runs out."""
-        said, end = None, call("inbox_finish", token=message.token)
+        said, end = None, self.finish(message)
         try:
             said = await settled(self.function(message))
         except Exception as error:  # pylint: disable=broad-except
             end = self.failure(message, self.judge(error), error)
         try:
-            rows = await self.ask(link, end if said is None else call(
-                "inbox_finish", token=message.token, outcome=json.dumps(said, default=str)))
+            rows = await self.ask(link, end if said is None else self.finish(message, json.dumps(said, default=str)))
         except Exception as error:  # pylint: disable=broad-except
             if said is None or isinstance(error, Unavailable):
                 raise
             rows = await self.ask(link, end)  # the effect has happened, whatever it said
             log.warning("%s: %s is done, and its outcome cannot be stored: %s", self.consumer, message.id, error)
-        if not rows[0][0]:
+        if "fenced" in rows[0]:
             log.warning("%s: lease expired while %s ran; its end is kept as evidence", self.consumer, message.id)
 
     async def beat(self, link: Link, tokens: set[Any]) -> None:
         while not await link.wait(self.lease / 3):
             for token in list(tokens):
                 try:
-                    await self.ask(link, self.renewal(token))
+                    await self.ask(link, self.leased("inbox_renew", token=token))
                 except StoreError as error:
                     log.warning("%s: lease not renewed: %s", self.consumer, error)
 
     # ---- what is stored --------------------------------------------------------------------------------------------
 
-    async def take(self, link: Link, most: int) -> int:
-        rows = await self.ask(link, call("inbox_take", TAKEN, consumer=self.consumer, max=most,
-                                         lease=f"{self.lease} seconds"), tokens=True)
+    async def work_once(self, batch: int = 10, stop: Any = None) -> int:
+        link, asked = self.link(stop), self.leased("inbox_take", TAKEN, consumer=self.consumer, max=batch)
+        rows = await self.ask(link, asked, tokens=True)
         if not rows:
             return 0
         unrun, waiting = {row[0] for row in rows}, {row[0] for row in rows}
@@ -293,19 +282,15 @@ class AsyncInbox:
     async def work(self, stop: Any = None, *, batch: int = 10, every: float = 1, tick: bool = True) -> None:
         link, ticked = self.link(stop), float("-inf")
         while not link.quiet.is_set():
-            ran = 0
             try:
                 if tick and time.monotonic() - ticked >= every:
                     ticked = time.monotonic()
                     await self.ask(link, call("tick"))
-                ran = await self.take(link, batch)
+                if await AsyncInbox.work_once(self, batch, link.quiet) == batch:
+                    continue
             except Unavailable as error:
                 log.warning("%s: store unavailable: %s; tried again in %s s", self.consumer, error, every)
-            if ran < batch:
-                await link.wait(every)
-
-    async def work_once(self, batch: int = 10) -> int:
-        return await self.take(self.link(), batch)
+            await link.wait(every)
 
     async def put(self, tx: Any, message: Message, not_before: Any = None) -> Answer:
         asked = call("inbox_put", consumer=self.consumer, **message.arguments(), not_before=not_before)
@@ -342,9 +327,9 @@ class Inbox(AsyncInbox):
         """Runs stored messages when they are due, and the housekeeping, until `stop` (a threading.Event) is set."""
         now(super().work(stop, batch=batch, every=every, tick=tick))
 
-    def work_once(self, batch: int = 10) -> int:  # type: ignore[override]
+    def work_once(self, batch: int = 10, stop: Any = None) -> int:  # type: ignore[override]
         """Runs stored messages that are due now; how many there were."""
-        return now(super().work_once(batch))
+        return now(super().work_once(batch, stop))
 
 
 class AsyncOutbox:

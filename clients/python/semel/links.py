@@ -7,16 +7,15 @@ without an event loop: there is one set of rules for psycopg 3, plain and async,
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, AsyncIterator, Callable, Coroutine, TypeVar
+from typing import Any, AsyncContextManager, AsyncIterator, Callable, Coroutine, TypeVar
 
 T = TypeVar("T")
 
 
 async def settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+    return await value if hasattr(value, "__await__") else value
 
 
 def now(work: Coroutine[Any, Any, T]) -> T:
@@ -37,32 +36,26 @@ class Link:
         self.quiet: Any = quiet or (asyncio.Event() if loop else threading.Event())
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
+    async def within(self, context: Any) -> AsyncIterator[Any]:
         async with AsyncExitStack() as stack:
-            pooled = self.db.connection()
-            self.tx = await stack.enter_async_context(pooled) if self.loop else stack.enter_context(pooled)
+            yield await stack.enter_async_context(context) if self.loop else stack.enter_context(context)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        async with self.within(self.db.connection()) as self.tx:
             try:
-                if self.tx.autocommit:
-                    await self.run("BEGIN")
-                yield
+                async with self.within(self.tx.transaction()):
+                    yield
             finally:
                 if self.tx.closed:
                     await settled(self.db.check())  # the others are likely to be as dead
 
-    @asynccontextmanager
-    async def savepoint(self) -> AsyncIterator[None]:
-        await self.run("SAVEPOINT semel")
-        try:
-            yield
-            await self.run("RELEASE SAVEPOINT semel")
-        except Exception:
-            await self.run("ROLLBACK TO SAVEPOINT semel")
-            raise
+    def savepoint(self) -> AsyncContextManager[Any]:
+        return self.within(self.tx.transaction())
 
     async def run(self, statement: str, values: Any = None) -> list[Any]:
         from psycopg.rows import tuple_row
-        cursor = self.tx.cursor(row_factory=tuple_row)
-        await settled(cursor.execute(statement, values))
+        cursor = await settled(self.tx.cursor(row_factory=tuple_row).execute(statement, values))
         return list(await settled(cursor.fetchall())) if cursor.description else []
 
     async def wait(self, seconds: float) -> bool:

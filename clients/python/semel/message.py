@@ -7,30 +7,29 @@ import hashlib
 import json
 import re
 from datetime import date, datetime, timezone
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Callable, Mapping, Optional, Union
 from uuid import UUID
 
 MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(\.\d+)?)?"
                     r" ?(?:[Zz]|([+-]\d\d)(?::?(\d\d)(:\d\d)?)?)?", re.ASCII)  # as in ISO 8601, and in a datetime
 
 
-class Failure(Exception):
-    """Raise one of its kinds in a handler. The text is kept with the message: no secrets in it."""
+# Raise one of these four in a handler. The text is kept with the message: no secrets in it.
 
 
-class Transient(Failure):
+class Transient(Exception):
     """It may work later: tried again with backoff, at last a dead letter."""
 
 
-class Permanent(Failure):
+class Permanent(Exception):
     """It never will: a dead letter."""
 
 
-class Rejected(Failure):
+class Rejected(Exception):
     """The business refuses it. Final, and no dead letter."""
 
 
-class Unknown(Failure):
+class Unknown(Exception):
     """The effect, outside this database, may have happened: kept for a reconcile or a person."""
 
 
@@ -79,10 +78,7 @@ class Message:
     @property
     def json(self) -> Any:
         """The body, parsed. What is no JSON is a permanent failure."""
-        try:
-            return json.loads(self.raw)
-        except (ValueError, RecursionError) as error:
-            raise Permanent(f"the payload is no JSON: {error}") from None
+        return converted(json.loads, self.raw, "the payload")
 
     def key(self, step: str = "effect") -> str:
         """64 hexadecimal digits for the Idempotency-Key of an outside call: semel.step_key, the same for ever. `semel
@@ -94,13 +90,12 @@ class Message:
         """Those of semel.inbox_begin. The body is always given, so that a failure keeps it."""
         names = [text_of(name, getattr(self, name)) for name in ("id", "order_key", "business_key")]
         source, time = text_of("source", self.source) or "", None if self.time is None else moment(self.time)
-        headers = {clean(k): clean(v) for k, v in (self.headers or {}).items() if k != "semel_tombstone"}
-        if self.body is None:
-            headers["semel_tombstone"] = "true"
-        given = {"source": source, "raw": in_hex(self.raw), "message_id": names[0], "headers": headers or None,
-                 "type": self.type and cut(clean(self.type)),
-                 "order_key": names[1], "version": self.version, "business_key": names[2],
-                 "fingerprint": in_hex(self.fingerprint), "message_time": time}
+        headers = {k: clean(v) for key, v in (self.headers or {}).items() if (k := clean(key)) != "semel_tombstone"}
+        headers |= {"semel_tombstone": "true"} if self.body is None else {}
+        given = {"source": source, "raw": "\\x" + self.raw.hex(), "message_id": names[0], "headers": headers or None,
+                 "type": self.type and cut(clean(self.type)), "order_key": names[1], "version": self.version,
+                 "business_key": names[2], "message_time": time,  # bytea is hexadecimal, in a parameter and in JSON
+                 "fingerprint": None if self.fingerprint is None else "\\x" + self.fingerprint.hex()}
         texts = [text for text in (*names, source or None) if text is not None]
         if time != "" and all(clean(text) == text and 1 <= len(text.encode()) <= 255 for text in texts) and (
                 self.version is None or 0 <= self.version < (1 << 63) - 1) and len(json.dumps(headers)) <= 1 << 20:
@@ -127,6 +122,14 @@ class Answer:
         return self.act != "later"
 
 
+def converted(way: Callable[[Any], Any], value: Any, what: str) -> Any:
+    """To JSON or from it. What cannot be is a permanent failure."""
+    try:
+        return way(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Permanent(f"{what} is no JSON: {error}") from None
+
+
 def text_of(name: str, value: Any) -> Optional[str]:
     """An id or key as text."""
     if value is None or (isinstance(value, (str, int, UUID)) and not isinstance(value, bool)):
@@ -151,11 +154,6 @@ def moment(value: Any) -> str:
 
 def cut(text: str) -> str:
     return text.encode()[:255].decode("utf-8", "ignore")
-
-
-def in_hex(value: Optional[bytes]) -> Optional[str]:
-    """As bytea is written, in a parameter and in JSON."""
-    return None if value is None else "\\x" + value.hex()
 
 
 def clean(value: Any) -> str:
