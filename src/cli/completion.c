@@ -99,12 +99,15 @@ static void bash_words(void *ctx, const char *path, const struct cli_command *co
     fputs("' ;;\n", stdout);
 }
 
+/* How each shell offers the names of consumers. They come from the store: none is ever expanded by the shell. */
+static char bash_names[] = "_semel_names \"$cur\" < <(" CONSUMERS ")";
+static char zsh_names[] = "compadd -- ${(f)\"$(" CONSUMERS ")\"}";
+
 /* 'inbox ls --status' | 'inbox ls -s') values='...' ;; */
 static void bash_values(void *ctx, const char *path, const struct cli_command *command)
 {
     const struct cli_option *option;
     char words[WORDS_MAX];
-    (void)ctx;
     for (size_t i = 0; (option = cli_option_at(command, i)) != NULL; i++) {
         const bool known = words_of(path, option, words);
         if (!known && !is_consumer(option))
@@ -115,7 +118,7 @@ static void bash_values(void *ctx, const char *path, const struct cli_command *c
         if (known)
             printf(") values='%s' ;;\n", words);
         else
-            printf(") _semel_names \"$cur\" < <(" CONSUMERS "); return ;;\n");
+            printf(") %s; return ;;\n", (const char *)ctx);
     }
 }
 
@@ -123,7 +126,7 @@ static void bash(void)
 {
     bool any = false;
     fputs("# bash completion of semel; in ~/.bashrc: source <(semel completion bash)\n"
-          "_semel_names() # names come from the store: none is ever expanded by the shell\n"
+          "_semel_names()\n"
           "{\n"
           "    local name\n"
           "    while IFS= read -r name; do\n"
@@ -145,7 +148,7 @@ static void bash(void)
           "    done\n"
           "    case \"$at ${COMP_WORDS[COMP_CWORD - 1]}\" in\n",
           stdout);
-    cli_walk(bash_values, NULL);
+    cli_walk(bash_values, bash_names);
     fputs("    esac\n"
           "    if [ -n \"$values\" ]; then\n"
           "        COMPREPLY=($(compgen -W \"$values\" -- \"$cur\"))\n"
@@ -208,7 +211,7 @@ static void zsh(void)
           "    done\n"
           "    case \"$at ${words[CURRENT-1]}\" in\n",
           stdout);
-    cli_walk(bash_values, NULL);
+    cli_walk(bash_values, zsh_names);
     fputs("    esac\n"
           "    if [ -n \"$values\" ]; then\n"
           "        compadd -- ${=values}\n"

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -275,13 +276,27 @@ def test_letters_beyond_ascii_keep_the_columns_straight(store):
 # ---- completion ----
 
 
-def completed(line):
-    """What bash offers behind the line."""
-    script = run("completion", "bash").out + """
-        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _semel; printf '%s\\n' "${COMPREPLY[@]}" """
-    done = subprocess.run(["bash", "-c", script, "bash", *line], capture_output=True, text=True, check=False)
+OFFER = {
+    "bash": ["bash", "-c", """. "$1"; shift
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _semel; printf '%s\\n' "${COMPREPLY[@]}" """],
+    "zsh": ["zsh", "-f", "-c", """compdef() { }; compadd() { shift; print -rl -- $@ }; . "$1"; shift
+        words=("$@"); CURRENT=$#; _semel"""],
+    "fish": ["fish", "--no-config", "-c", """source "$argv[1]"
+        complete -C(string join -- ' ' $argv[2..-1]) | string replace -r '\\t.*' ''"""],
+}
+
+
+def completed(line, shell="bash"):
+    """What the shell offers behind the line."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as script:
+        script.write(run("completion", shell).out)
+        script.flush()
+        done = subprocess.run([*OFFER[shell], *(["bash"] if shell != "fish" else []), script.name, *line],
+                              capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == "", done
-    return set(done.stdout.split())
+    return set(done.stdout.split("\n")) - {""}
 
 
 def test_bash_offers_commands_and_their_options():
@@ -294,21 +309,23 @@ def test_bash_offers_commands_and_their_options():
     assert completed(["semel", "status", "--store", "sqlite:a.db", "--js"]) == {"--json"}
 
 
-def test_bash_offers_the_statuses_of_what_is_listed():
-    assert completed(["semel", "inbox", "ls", "--status", "d"]) == {"dead"}
-    assert {"failed", "quarantined", "unknown"} < completed(["semel", "inbox", "retry", "-s", ""])
-    assert {"created", "dead"} < completed(["semel", "outbox", "ls", "--status", ""])
-    assert completed(["semel", "keys", "ls", "--status", ""]) == {"processing", "unknown", "completed"}
+@pytest.mark.parametrize("shell", OFFER)
+def test_a_shell_offers_the_statuses_of_what_is_listed(shell):
+    assert "dead" in completed(["semel", "inbox", "ls", "--status", "d"], shell)
+    assert {"failed", "quarantined", "unknown"} < completed(["semel", "inbox", "retry", "-s", ""], shell)
+    assert {"created", "dead"} < completed(["semel", "outbox", "ls", "--status", ""], shell)
+    assert completed(["semel", "keys", "ls", "--status", ""], shell) == {"processing", "unknown", "completed"}
 
 
-def test_bash_offers_consumers_and_never_runs_what_is_in_a_name(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("shell", OFFER)
+def test_a_shell_offers_consumers_and_never_runs_what_is_in_a_name(shell, store, tmp_path, monkeypatch):
     trap = tmp_path / "ran"
     for name in ("billing", "books", f"$(touch {trap})", f"`touch {trap}`"):
         store.sql("INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES (?, '{}', 1)", name)
     monkeypatch.setenv("SEMEL_STORE", store.url)
     monkeypatch.setenv("PATH", f"{os.path.dirname(binary())}:{os.environ['PATH']}")
-    assert completed(["semel", "inbox", "ls", "--consumer", "b"]) == {"billing", "books"}
-    assert {"billing", "books"} < completed(["semel", "inbox", "ls", "--consumer", ""])
+    assert {"billing", "books"} <= completed(["semel", "inbox", "ls", "--consumer", "b"], shell)
+    assert {"billing", "books"} < completed(["semel", "inbox", "ls", "--consumer", ""], shell)
     assert not trap.exists()
 
 
