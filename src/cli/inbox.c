@@ -268,12 +268,17 @@ static const struct cli_command ls = {
 
 #define EXPORT_PAGE 50
 
+/* As text, unless it is none, or its escapes make more of it than `semel send` takes in a line. */
 static void put_payload(struct semel_object *object, struct semel_str payload)
 {
     struct semel_buf text;
+    const struct semel_object before = *object;
     if (semel__utf8_valid(payload)) {
         semel__object_text(object, "payload", payload);
-        return;
+        if (object->buf.n - before.buf.n <= CLI_PAYLOAD_TEXT_MAX)
+            return;
+        object->buf.n = before.buf.n;
+        object->any = before.any;
     }
     semel__buf_init(&text, CLI_JSON_MAX);
     semel__base64_put(&text, payload);
@@ -316,27 +321,36 @@ static int export_row(const struct semel_row *row)
     return cli_object_print(&object);
 }
 
+/* Payloads may not fit into memory together: a page that cannot be read is begun again with one row, and the pages
+ * behind it grow again. */
 static int export_all(struct semel_ops *ops, const struct semel_query *query)
 {
     struct semel_error err = {0};
     int64_t after = SEMEL_NONE;
     int code = CLI_OK;
-    size_t n = EXPORT_PAGE, damaged = 0, all_damaged = 0;
-    while (n > 0 && n + damaged >= EXPORT_PAGE) {
+    size_t all_damaged = 0;
+    bool more = true, again = false;
+    for (size_t page = EXPORT_PAGE; more;) {
         struct semel_arena arena;
         struct semel_row *rows = NULL;
+        size_t n = 0, damaged = 0;
         semel__arena_init(&arena, CLI_JSON_MAX);
-        semel_status status = semel_query_list(ops->store, &query->filter, after, EXPORT_PAGE, true, &arena, &rows, &n,
-                                               &damaged, &err);
+        semel_status status =
+            semel_query_list(ops->store, &query->filter, after, page, true, &arena, &rows, &n, &damaged, &err);
         for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
             int one = export_row(&rows[i]);
             code = code != CLI_OK ? code : one;
             after = rows[i].arrival;
         }
-        all_damaged += damaged;
         semel__arena_done(&arena);
-        if (status != SEMEL_OK)
+        if (status != SEMEL_OK && (again || page == 1))
             return cli_fail_error(status, &err, "reading the inbox");
+        again = status != SEMEL_OK || (again && n == 0);
+        if (status == SEMEL_OK) {
+            more = n + damaged >= page && (n > 0 || page < EXPORT_PAGE);
+            all_damaged += more && n == 0 ? 0 : damaged; /* else they come once more, in a larger page */
+        }
+        page = status != SEMEL_OK ? 1 : 2 * page < EXPORT_PAGE ? 2 * page : EXPORT_PAGE;
     }
     if (all_damaged > 0)
         return cli_fail(CLI_FAILED, "%zu row%s cannot be read as Semel's and %s left out", all_damaged,

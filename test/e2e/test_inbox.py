@@ -456,6 +456,31 @@ def test_a_payload_of_any_bytes_is_exported_and_sent_again(store, tmp_path):
     assert {id: payload for id, (payload, _) in rows.items()} == ODD
 
 
+def test_a_payload_of_many_escapes_is_exported_in_a_line_that_send_takes(store, tmp_path):
+    payload = b"\x01" * (15 << 20)  # JSON's escapes make 90 MiB of it
+    (tmp_path / "payload").write_bytes(payload)
+    for consumer in ("billing", "copy"):
+        assert store.semel("consumer", "set", consumer, '{"payload_max": 67108864}', "--reason", "x").code == 0
+    assert store.semel("send", "-c", "billing", "--id", "ctl", f"@{tmp_path}/payload").code == 0
+    exported = store.semel("inbox", "export", "-c", "billing")
+    assert exported.code == 0 and "payload_base64" in exported.out, exported.err
+    again = store.semel("send", "-c", "copy", "--lines", stdin=exported.out)
+    assert again.out.startswith("1 line: 1 accepted"), again
+    assert store.sql("SELECT payload FROM semel_inbox WHERE consumer = 'copy'") == [(payload,)]
+
+
+@pytest.mark.skipif("SEMEL_LONG" not in os.environ, reason="SEMEL_LONG=1 runs it: 600 MB")
+def test_payloads_that_do_not_fit_into_memory_together_are_exported(store, tmp_path):
+    for i in range(60):
+        assert store.semel("send", "-c", "billing", "--id", f"m{i}", "x").code == 0
+    store.sql("UPDATE semel_inbox SET payload = zeroblob(62914560) WHERE message_id IN "
+              "('m10', 'm11', 'm12', 'm13', 'm14', 'm15', 'm16', 'm17', 'm18', 'm59')")
+    with open(tmp_path / "out", "wb") as out:
+        subprocess.run([binary(), "inbox", "export", "-c", "billing", "--store", store.url], stdout=out, check=True)
+    with open(tmp_path / "out", encoding="ascii") as lines:
+        assert [re.match('{"id":"(.*?)"', line)[1] for line in lines] == [f"m{i}" for i in range(60)]
+
+
 def test_what_cannot_be_exported_is_named_and_the_others_are(store):
     for id, payload in (("text", "x"), ("none", "y"), ("other", "z")):
         assert store.semel("send", "-c", "billing", "--id", id, payload).code == 0
