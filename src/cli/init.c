@@ -158,7 +158,7 @@ static int run(struct cli *cli, const struct cli_args *args)
 static const struct cli_option options[] = {
     {"from", 0, "SOURCE", "where messages come from: kafka (default), amqp (or rabbitmq), sqs, listen or inbox"},
     {"do", 0, "HANDLER", "what is done with them: sql (default), http, exec or pull"},
-    {"full", 0, NULL, "every setting with its meaning, not only those that must be said"},
+    {"full", 0, NULL, "every setting with its meaning, not only those that must be set"},
     {"out", 'o', "FILE", "write to this file, which must not be there yet, instead of stdout"},
     {NULL, 0, NULL, NULL},
 };
@@ -168,7 +168,7 @@ const struct cli_command cli_init = {
     .summary = "print a file of settings to start with",
     .options = options,
     .help = "The settings that matter for the chosen source and handler. With --full every one is there with its\n"
-            "meaning, and what need not be said is a comment. With --json the table of all settings is printed.\n"
+            "meaning, and what need not be set is a comment. With --json the table of all settings is printed.\n"
             "Exit code 4: the file of --out is there already.\n"
             "\n"
             "Examples\n"

@@ -180,8 +180,8 @@ static void label(const struct asked *a)
     if (semel__route_lasting(a->route) == NULL) {
         promise->guarantee = SEMEL_GUARANTEE_BOUNDED;
         semel__buf_addz(&buf,
-                        "so long its record is kept; a copy that comes later runs again, because nothing says how "
-                        "old a message is: say timed_ids or `time` if it does");
+                        "its record is kept that long; a copy that comes later runs again, because nothing says how "
+                        "old a message is: set timed_ids or `time` if something does");
     } else if (atomic)
         semel__buf_addz(&buf, "effect and record are committed in one transaction");
     else
