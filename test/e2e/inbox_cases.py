@@ -260,6 +260,17 @@ def test_mistakes_of_the_program_are_raised_and_nothing_is_recorded(desk):
     assert desk.deliver(("m1", {}))["act"] == "run"
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_rollback_of_psycopg_is_a_failure_and_no_success(desk, batch):
+    if desk.app.driver not in ("psycopg", "async"):
+        pytest.skip("another driver has no such exception")
+    asked = [{"cents": 1}, {"cents": 2, "rolls_back": True}, {"cents": 3}]
+    said = desk.deliver(*((f"m{n}", one) for n, one in enumerate(asked)), batch_handler=batch)
+    assert [answer["status"] for answer in said] == [None, "failed", None]
+    assert desk.books() == [("m0", "1"), ("m2", "3")]
+    assert ("m1", "failed") in desk.rows("message_id, status")
+
+
 def test_copy_of_a_running_message_is_not_acknowledged(desk):
     desk.deliver(("m0", {}))
     other = desk.shop.connect()

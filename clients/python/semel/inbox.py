@@ -190,7 +190,7 @@ class AsyncInbox:
         rows = await link.run(*(call("inbox_begin", BEGUN, consumer=self.consumer, **given[0]) if len(given) == 1 else
                                 call("inbox_begin_many", BEGUN, consumer=self.consumer, messages=given)))
         for message, row in zip(messages, rows):
-            message.attempt = row[2]
+            message.consumer, message.attempt = self.consumer, row[2]
         return answers_of(rows)
 
     async def end(self, link: Link, first: Message, done: list[dict[str, Any]]) -> None:
@@ -220,7 +220,7 @@ class AsyncInbox:
         text, values = self.leased("inbox_claim", f"token, {BEGUN}, semel.consumer(%s) ->> 'one_source'",
                                    consumer=self.consumer, **message.arguments())
         [(message.token, *row, single)] = await self.ask(link, (text, (self.consumer, *values)), tokens=True)
-        message.attempt, answer = row[2], answers_of([row])[0]
+        message.consumer, message.attempt, answer = self.consumer, row[2], answers_of([row])[0]
         message.source = "" if single == "true" else message.source  # as it is stored: a retry has the same key
         if answer.act == "run":
             async with link.beside(self.beat, {message.token}):
@@ -297,8 +297,6 @@ class AsyncInbox:
         return Answer(*(await self.link(tx=tx).run(*asked))[0])
 
     async def deliver_many(self, messages: Sequence[Message]) -> list[Answer]:
-        for message in messages:
-            message.consumer = self.consumer
         if self.effect == "atomic":
             return await self.settle(self.link(), messages) if messages else []
         return [await self.claim(self.link(), message) for message in messages]

@@ -39,6 +39,8 @@ class Link:
     async def within(self, context: Any) -> AsyncIterator[Any]:
         async with AsyncExitStack() as stack:
             yield await stack.enter_async_context(context) if self.loop else stack.enter_context(context)
+            return
+        raise RuntimeError("the handler has raised psycopg.Rollback")  # which ends a transaction without a word
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:

@@ -84,6 +84,8 @@ async def book(tx, message):
                                headers={"from": "test"}, lock=True))
     if asked.get("end"):
         await value(getattr(tx, asked["end"])())
+    if asked.get("rolls_back"):
+        raise sys.modules["psycopg"].Rollback
     if asked.get("raise"):
         raise {**vars(semel), "KeyError": KeyError, "Bad": Bad}[asked["raise"]](asked.get("text", "as asked"))
     return outcome_of(asked)
@@ -102,6 +104,8 @@ async def outside(message):
 
 
 async def book_all(tx, messages):
+    if any(message.json.get("rolls_back") for message in messages):
+        raise sys.modules["psycopg"].Rollback
     if any(message.json.get("raise") for message in messages):
         raise Bad(f"one of {len(messages)}")
     for message in messages:
