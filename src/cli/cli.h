@@ -276,8 +276,7 @@ void cli_acts_fail(const struct semel_act_line *acts, size_t n);
 void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n);
 /* The bytes as they are; on a terminal only text. 0, or an exit code. */
 int cli_payload_print(struct semel_str payload);
-/* What the payload of a line may take: that of the largest one in base64. */
-#define CLI_PAYLOAD_TEXT_MAX ((size_t)SEMEL_PAYLOAD_HARD_MAX / 3 * 4 + 64)
+#define CLI_PAYLOAD_TEXT_MAX ((size_t)SEMEL_PAYLOAD_HARD_MAX / 3 * 4 + 64) /* of a line: the largest in base64 */
 /* The bytes of the member payload_base64 of a line. */
 semel_status cli_payload_decode(const struct semel_json *line, struct semel_arena *arena, struct semel_str *ret,
                                 struct semel_error *err);

@@ -272,13 +272,12 @@ static const struct cli_command ls = {
 static void put_payload(struct semel_object *object, struct semel_str payload)
 {
     struct semel_buf text;
-    const struct semel_object before = *object;
+    const size_t before = object->buf.n;
     if (semel__utf8_valid(payload)) {
         semel__object_text(object, "payload", payload);
-        if (object->buf.n - before.buf.n <= CLI_PAYLOAD_TEXT_MAX)
+        if (object->buf.n - before <= CLI_PAYLOAD_TEXT_MAX)
             return;
-        object->buf.n = before.buf.n;
-        object->any = before.any;
+        object->buf.n = before;
     }
     semel__buf_init(&text, CLI_JSON_MAX);
     semel__base64_put(&text, payload);
@@ -335,8 +334,8 @@ static int export_all(struct semel_ops *ops, const struct semel_query *query)
         struct semel_row *rows = NULL;
         size_t n = 0, damaged = 0;
         semel__arena_init(&arena, CLI_JSON_MAX);
-        semel_status status =
-            semel_query_list(ops->store, &query->filter, after, page, true, &arena, &rows, &n, &damaged, &err);
+        semel_status status = semel_query_list(ops->store, &query->filter, after, page, true, &arena, &rows, &n,
+                                               &damaged, &err);
         for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
             int one = export_row(&rows[i]);
             code = code != CLI_OK ? code : one;

@@ -31,8 +31,7 @@
 #include "semel/semel.h"
 
 #define VERSION_MAX (INT64_MAX - 1) /* the one behind it must be a number, too */
-/* As `semel inbox export` writes them: an escape makes 6 bytes of 2. */
-#define LINE_MAX_BYTES (CLI_PAYLOAD_TEXT_MAX + (size_t)3 * SEMEL_HEADERS_MAX + 65536)
+#define LINE_MAX_BYTES (CLI_PAYLOAD_TEXT_MAX + (size_t)3 * SEMEL_HEADERS_MAX + 65536) /* an escape: 6 bytes of 2 */
 #define CHUNK 65536
 #define BATCH 1000
 #define BATCH_BYTES ((size_t)4 << 20) /* of lines; a longer one is a batch of its own */
