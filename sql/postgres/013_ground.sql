@@ -184,8 +184,9 @@ BEGIN
     made := (NEW.arrival, NEW.received_at, NEW.stream, NEW.key, NEW.fingerprint, NEW.type,
              nullif(NEW.status, 'completed'), NEW.open_for, NEW.updated_at, NEW.processed_at, NEW.due_at,
              semel._time_beside(NEW.key, NEW.message_time), NEW.version, NEW.lease_until, NEW.lease_token,
-             nullif(NEW.attempts, 1), NEW.attempts_before, NEW.retries, NEW.alone, NEW.order_key, NEW.lease_owner,
-             NEW.error_class, NEW.error_text, NEW.outcome, NEW.position, NEW.headers, NEW.payload, NEW.traceparent);
+             nullif(NEW.attempts, 1), NEW.attempts_before, NEW.retries, nullif(NEW.alone, false), NEW.order_key,
+             NEW.lease_owner, NEW.error_class, NEW.error_text, NEW.outcome, NEW.position, NEW.headers, NEW.payload,
+             NEW.traceparent);
     IF TG_OP = 'INSERT' THEN
         INSERT INTO semel.record VALUES (made.*);
     ELSE

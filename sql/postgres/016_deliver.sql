@@ -15,8 +15,10 @@
 --     semel.begun_more   how many rows the table semel.begun has: where a second message is begun before the end of the
 --                        first, and where there is more to remember
 -- A message that had a row, or has an order key, is in the table semel.held. The deferred triggers of the inbox, of
--- semel.begun (once for a batch) and of semel.held ask at the COMMIT whether anything is left. Settings can be forged:
--- what they say is believed only of rows that this transaction has written.
+-- semel.begun (once for a batch) and of semel.held ask at the COMMIT whether anything is left. That of the inbox goes
+-- by `alone`, which is false in a row that is inserted as `completed` here, and NULL in one that others insert: the
+-- server reads the condition of a trigger from its text for every statement that inserts, so it has to be short.
+-- Settings can be forged: what they say is believed only of rows that this transaction has written.
 --
 -- Invariants: a begin without its end cannot commit, and an end needs its begin; every row is inserted before it is
 -- judged, so that the unique key decides a race, but for final rows, which never change and are read without a lock at
@@ -52,15 +54,17 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The same for the inbox, once for every row that was inserted after a begin, and once for a batch. It has to be quick,
--- so it has neither the rights of the owner nor a search path, and every name in it is qualified.
+-- The same for the inbox, once for every row that a begin has inserted, and once for a batch. It has to be quick, so it
+-- has neither the rights of the owner nor a search path, and every name in it is qualified. A session that has never
+-- begun anything restores rows of others.
 CREATE FUNCTION semel._begun_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     part pg_catalog.text[];
     consumer pg_catalog.text;
     message_id pg_catalog.text;
 BEGIN
-    IF pg_catalog.current_setting('semel.begun', true) OPERATOR(pg_catalog.=) '-'::pg_catalog.text
+    IF coalesce(pg_catalog.current_setting('semel.begun', true), '-'::pg_catalog.text)
+           OPERATOR(pg_catalog.=) '-'::pg_catalog.text
        AND coalesce(pg_catalog.current_setting('semel.begun_more', true), ''::pg_catalog.text)
            OPERATOR(pg_catalog.=) ANY ('{"",0}'::pg_catalog.text[]) THEN
         RETURN NULL;
@@ -100,9 +104,9 @@ FOR EACH ROW WHEN (NEW.kind IN ('begun', 'refused')) EXECUTE FUNCTION semel._hel
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.begun DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.watched) EXECUTE FUNCTION semel._begun_at_commit();
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.record DEFERRABLE INITIALLY DEFERRED
-FOR EACH ROW WHEN (current_setting('semel.begun', true) <> '') EXECUTE FUNCTION semel._begun_at_commit();
+FOR EACH ROW WHEN (NOT NEW.alone) EXECUTE FUNCTION semel._begun_at_commit();
 
--- From now on the inbox's trigger looks at what is inserted.
+-- From now on the trigger looks at what this transaction has begun.
 CREATE FUNCTION semel._watch() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF coalesce(current_setting('semel.begun', true), '') = '' THEN
@@ -248,7 +252,7 @@ BEGIN
             lease_token, alone, order_key, lease_owner, headers, payload)
         SELECT nextval('semel.arrival') * 16384, now, of_stream, of_key, m.fingerprint, m.type, o.status, o.open_for,
                semel._time_beside(of_key, m.message_time), m.version, o.lease_until, o.lease_token,
-               CASE WHEN NOT whole THEN true END, m.order_key, o.lease_owner, CASE WHEN kept THEN m.headers END,
+               NOT whole, m.order_key, o.lease_owner, CASE WHEN kept THEN m.headers END,
                CASE WHEN kept THEN m.payload END
         FROM (SELECT) AS one
         LEFT JOIN (SELECT 'processing', p.consumer, semel._later(now, lease), semel._token(p.effect, now, NULL),

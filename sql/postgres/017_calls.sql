@@ -77,11 +77,13 @@ BEGIN
 END $$;
 
 -- A plain message (no keys, no version, no headers: most are) is judged by one look at all that is stored, and by its
--- insert; where these give no answer, the rules (_begin) are asked. What the look finds:
+-- insert; where these give no answer, the rules (_begin) are asked. The first message of a transaction, if an id
+-- without a time is all that was given, has a look of its own, which needs to know less of the settings, and goes on to
+-- the other where it gives no answer. What the looks find:
 --     fresh    no row: the message is locked (mine; false: another transaction has it; NULL: another message is in
 --              hand), remembered as the one in hand, and inserted
---     told     a row that was completed at the first attempt; but for its type, outcome and fingerprint it has nothing
---              that could be damaged
+--     told     a row that was completed at the first attempt; but for its type, outcome and fingerprint (the first look
+--              gives no answer where there is one) it has nothing that could be damaged
 --     final    any final row
 -- and nothing where the consumer's settings, or semel.access, are for the rules to read. A final row is read without a
 -- lock, and nothing is written then: only at READ COMMITTED, and where no COMMIT waits for a standby, which one without
@@ -117,6 +119,49 @@ DECLARE
     mine boolean;
     event_time timestamptz;
 BEGIN
+    IF strict AND num_nonnulls(order_key, business_key, version, headers, message_time, type, payload, raw, fingerprint,
+                               delivery) = 0
+       AND octet_length(message_id) BETWEEN 1 AND 255 AND octet_length(message_id) NOT IN (26, 36)
+       AND coalesce(current_setting('semel.begun', true), '')
+           || coalesce(current_setting('semel.strict', true), '') = '' THEN
+        of_key := convert_to(message_id, 'UTF8');
+        SELECT s.stream, i.arrival IS NULL, i.told INTO of_stream, fresh, told
+        FROM semel.stream AS s
+        LEFT JOIN LATERAL (
+            SELECT r.arrival, num_nonnulls(r.status, r.open_for, r.due_at, r.version, r.lease_until, r.lease_token,
+                                           r.attempts, r.attempts_before, r.retries, r.order_key, r.lease_owner,
+                                           r.error_text, r.position, r.traceparent, r.fingerprint, r.outcome,
+                                           r.type) = 0 AND r.arrival > 0 AS told
+            FROM semel.record AS r WHERE r.key = of_key AND r.stream = s.stream OFFSET 0) AS i ON true
+        WHERE s.consumer = inbox_begin.consumer COLLATE "C" AND s.source = inbox_begin.source COLLATE "C"
+          AND (SELECT c.policy IS NULL OR (c.policy).one_source OR (c.policy).ord = 'version'
+               FROM semel.consumer AS c WHERE c.consumer = inbox_begin.consumer COLLATE "C") IS NOT TRUE
+          AND ((SELECT true FROM semel.access LIMIT 1) IS NULL OR semel._may_act(s.consumer));
+        IF fresh THEN
+            IF pg_try_advisory_xact_lock(semel._lock_name(consumer, source, message_id))
+               AND set_config('semel.begun', format('n%s %s %s%s%s', octet_length(consumer), octet_length(source),
+                                                    consumer, source, message_id), true) <> '' THEN
+                INSERT INTO semel.record (arrival, received_at, stream, key, alone)
+                VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key, false)
+                ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
+                IF FOUND THEN
+                    act := 'run';
+                    why := 'new';
+                    attempt := 1;
+                    RETURN NEXT;
+                    RETURN;
+                END IF;
+                said := set_config('semel.begun', '-', true);
+            END IF;
+        ELSIF told AND current_setting('transaction_isolation') || current_setting('synchronous_standby_names')
+                       = 'read committed' THEN
+            act := 'ack';
+            why := 'duplicate';
+            attempt := 0;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
     IF strict IS NOT TRUE OR num_nonnulls(order_key, business_key, version, headers, message_time, type, payload, raw,
                                           fingerprint, delivery) > 0 THEN
         hard := strict IS NOT TRUE OR num_nonnulls(order_key, business_key, version, headers, message_time) > 0
@@ -177,23 +222,17 @@ BEGIN
             IF mine THEN
                 said := set_config('semel.begun', format('%s%s %s %s%s%s', coalesce(mark, 'n'), octet_length(consumer),
                                                          octet_length(source), consumer, source, message_id), true);
-                IF hard IS NULL AND dated IS NOT TRUE THEN
-                    INSERT INTO semel.record (arrival, received_at, stream, key)
-                    VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key)
-                    ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
-                ELSE
-                    IF mark IS NOT NULL THEN
-                        said := set_config('semel.begun_payload', encode(bytes, 'hex'), true);
-                    END IF;
-                    event_time := CASE WHEN dated AND timed <> 'false' THEN
-                                       semel._id_time(message_id, timed <> 'uuidv7') END;
-                    INSERT INTO semel.record (arrival, received_at, stream, key, fingerprint, type, message_time,
-                                              payload)
-                    VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key, print,
-                            inbox_begin.type, semel._time_beside(of_key, event_time),
-                            CASE WHEN kept = 'always' THEN bytes END)
-                    ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
+                IF mark IS NOT NULL THEN
+                    said := set_config('semel.begun_payload', encode(bytes, 'hex'), true);
                 END IF;
+                event_time := CASE WHEN dated AND timed <> 'false' THEN
+                                   semel._id_time(message_id, timed <> 'uuidv7') END;
+                INSERT INTO semel.record (arrival, received_at, stream, key, fingerprint, type, message_time, alone,
+                                          payload)
+                VALUES (nextval('semel.arrival'::regclass) * 16384, semel._now(), of_stream, of_key, print,
+                        inbox_begin.type, semel._time_beside(of_key, event_time), false,
+                        CASE WHEN kept = 'always' THEN bytes END)
+                ON CONFLICT ON CONSTRAINT record_pkey DO NOTHING;
                 IF NOT FOUND THEN
                     mine := set_config('semel.begun', '-', true) IS NULL;
                 ELSIF event_time IS NOT NULL THEN

@@ -113,6 +113,17 @@ def test_settings_that_are_lost_do_not_let_a_begin_commit_without_its_end(db, sq
     assert count(db) == 0
 
 
+# P59: only a begin has to be ended: who restores rows of a dump has begun nothing
+def test_rows_that_were_begun_are_restored_by_a_session_that_begins_nothing(db):
+    handle(db, "id-1")
+    db.rollback()
+    with psycopg2.connect(db.dsn) as other, other.cursor() as cursor:
+        cursor.execute("CREATE TEMP TABLE kept AS SELECT * FROM semel.record; DELETE FROM semel.record; "
+                       "INSERT INTO semel.record SELECT * FROM kept")
+    other.close()
+    assert begin(db, "id-1")["why"] == "duplicate"
+
+
 # P86: what a setting says is believed only of rows of this transaction
 def test_forged_setting_changes_no_row_of_another_transaction(db):
     begin(db, "id-1", payload='{"amount": 1}')
