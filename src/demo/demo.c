@@ -5,15 +5,30 @@
  * The command sends as much as the workers can process, for the given time, and kills one of them now and then; then
  * it lets them finish, stops them, and makes the books. `demo worker ...` is a worker; it is for the command itself.
  *
+ * The producer sends a third of the payments twice under the same id: half of these copies right behind the original,
+ * so that two workers may have both at once, half of them long after it. Everything passes a window in which it is
+ * shuffled. A few payments are poison: no consumer can book them.
+ *
+ * The books are plain SQL on plain connections, without Semel. The demo records what it sends in a database of its own.
+ * Afterwards one query compares that with the ledger, line by line; it is printed and saved in a file, so that anybody
+ * can run it with the sqlite3 shell. Of Semel's tables it reads only the dead letters. Without Semel the query uses the
+ * poison that was sent instead: no consumer could have booked it.
+ *
  * Invariants: however run_storm ends, no worker is left. The producer never gets further ahead of the workers than
  * they can catch up with in about a second. Kills have a random generator of their own, so they follow from the seed.
  * Between fork and exec only async-signal-safe functions are called. Every started process is waited for. A worker
  * that ends by itself is a failure of the demo. The cursor always rests at the beginning of the line below the view
  * and is never hidden, so that the terminal is in order at whatever moment the program ends. No line of the view is
  * longer than the terminal is wide.
+ *
+ * Of the producer: a payment is recorded in the demo's own database before the broker has it. Every choice comes from
+ * one generator that is asked in a fixed order, so the stream depends on the seed and not on the speed of the machine.
+ * The two windows limit how much is held back.
+ *
+ * Of the books: a payment is lost when it is neither in the ledger nor accounted for as dead; doubled when it has more
+ * than one line. The accounts must be the sums of their lines, every line must belong to a payment; and only poison
+ * may be dead, otherwise everything could count as accounted for.
  */
-#include "demo/demo.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,10 +42,26 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <sqlite3.h>
 
+#include "demo/demo.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "demo/spool.h"
 
+#define BUSY_MS 5000
+#define DEMO_ACCOUNTS 100
+#define DEMO_SEND_MAX 64 /* payments per call */
+#define DEMO_NEAR 64     /* how far messages are shuffled */
+#define DEMO_FAR 512     /* how many copies are held back for much later */
+#define ID_TEXT 32
+#define ACCOUNT_TEXT 32
+#define COPIES_PER_MILLE 333
+#define PAYLOAD_TEXT 160
+#define POISON_EVERY 1000
+#define PUSH_TRIES 5
 #define SECOND_US INT64_C(1000000)
 #define PAYMENTS_PER_S 2000
 #define BACKLOG_MIN 128
@@ -58,6 +89,636 @@
 const struct demo_files demo_files_with = {"demo.db", "broker.db", "sent.db", "books.sql"};
 const struct demo_files demo_files_without = {"without.db", "without-broker.db", "without-sent.db",
                                               "without-books.sql"};
+
+/* What makes a payment impossible to book. */
+#define DEMO_POISON_MAP(X)           \
+    X(NONE, "")                      \
+    X(ACCOUNT, "an unknown account") \
+    X(AMOUNT, "an amount of zero")   \
+    X(TEXT, "a payload that is not JSON")
+
+enum demo_poison {
+#define X(name, text) DEMO_POISON_##name,
+    DEMO_POISON_MAP(X)
+#undef X
+};
+
+struct demo_payment {
+    int64_t n, made_us, cents;
+    int account;
+    enum demo_poison poison;
+};
+
+struct demo_storm {
+    struct sqlite3 *sent;
+    struct sqlite3_stmt *note;
+    struct semel_broker *broker;
+    struct semel_random rng;
+    int64_t n, pushed; /* payments, and messages with their copies */
+    struct demo_payment near[DEMO_NEAR], far[DEMO_FAR], out[2 * DEMO_SEND_MAX];
+    size_t n_near, n_far, n_out;
+};
+
+struct demo_figures {
+    int64_t sent, delivered, effects, suppressed, retried, dead, in_broker, unsettled;
+    int64_t alive, killed, per_s; /* per_s: deliveries */
+};
+
+struct demo_watch {
+    struct sqlite3 *store, *broker;
+    bool without;
+    int64_t floor, below_floor; /* messages up to `floor` are acknowledged, and how often they were delivered in all */
+};
+
+struct demo_books {
+    int64_t sent, poison, delivered, effects, suppressed, retried, dead, given_up, killed;
+    int64_t lost, doubled;
+    int64_t wrong;      /* in the ledger, but with another amount or account, or although it is a dead letter */
+    int64_t needless;   /* dead letters that are not poison */
+    int64_t strays;     /* ledger lines without a payment */
+    int64_t unbalanced; /* accounts that are not the sum of their lines */
+    char dead_id[64];   /* one of the dead letters, for trying commands; empty: none */
+};
+
+/* ---- plain SQL -------------------------------------------------------------------------------------------- */
+
+bool demo_db_failed(sqlite3 *db, const char *doing, struct semel_error *err)
+{
+    semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s: %s", doing,
+                db != NULL ? sqlite3_errmsg(db) : "out of memory");
+    return false;
+}
+
+static int open_flags(enum demo_mode mode)
+{
+    switch (mode) {
+    case DEMO_CREATE:
+        return SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    case DEMO_WATCH:
+        return SQLITE_OPEN_READONLY;
+    case DEMO_READ:
+        return SQLITE_OPEN_READWRITE;
+    }
+    return SQLITE_OPEN_READONLY;
+}
+
+bool demo_db_open(const char *path, enum demo_mode mode, sqlite3 **ret, struct semel_error *err)
+{
+    sqlite3 *db = NULL;
+
+    if (mode == DEMO_CREATE)
+        semel__file_make_private(path);
+    if (sqlite3_open_v2(path, &db, open_flags(mode) | SQLITE_OPEN_NOFOLLOW, NULL) != SQLITE_OK ||
+        sqlite3_busy_timeout(db, BUSY_MS) != SQLITE_OK ||
+        (mode == DEMO_READ && sqlite3_exec(db, "PRAGMA query_only = ON", NULL, NULL, NULL) != SQLITE_OK)) {
+        demo_db_failed(db, path, err);
+        sqlite3_close(db);
+        return false;
+    }
+    *ret = db;
+    return true;
+}
+
+void demo_db_close(sqlite3 *db)
+{
+    sqlite3_close(db);
+}
+
+bool demo_db_exec(sqlite3 *db, const char *sql, struct semel_error *err)
+{
+    return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK || demo_db_failed(db, "the demo's tables", err);
+}
+
+/* The first column of the first row; no row or NULL: 0. */
+static bool db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    int rc = sqlite3_prepare_v2(db, sql, -1, &stmt, NULL);
+
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        *ret = sqlite3_column_int64(stmt, 0);
+    else if (rc == SQLITE_DONE)
+        *ret = 0;
+    else
+        demo_db_failed(db, "counting", err);
+    sqlite3_finalize(stmt);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE;
+}
+
+/* ---- how far the storm has come ------------------------------------------------------------------------------- */
+
+/* For the view, for the pace of the producer and to know when everything is settled; runs while the workers write.
+ * Frequent queries read only open messages: an acknowledged message never changes again, so everything below the first
+ * open one is counted once. */
+
+/* The same list as in the partial index semel_inbox_open, so that the index is used. */
+#define OPEN_ROWS                                        \
+    " FROM semel_inbox WHERE consumer = '" DEMO_CONSUMER \
+    "' AND status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')"
+
+static bool watch_open(struct demo_watch *watch, const struct demo_settings *set, struct semel_error *err)
+{
+    *watch = (struct demo_watch){.without = set->without};
+    return demo_db_open(set->files->store, DEMO_WATCH, &watch->store, err) &&
+           demo_db_open(set->files->broker, DEMO_WATCH, &watch->broker, err);
+}
+
+static void watch_close(struct demo_watch *watch)
+{
+    demo_db_close(watch->store);
+    demo_db_close(watch->broker);
+    *watch = (struct demo_watch){0};
+}
+
+static bool watch_backlog(struct demo_watch *watch, int64_t *ret, struct semel_error *err)
+{
+    return db_number(watch->broker, "SELECT count(*) FROM message WHERE state < 2", ret, err);
+}
+
+/* ?1 is the floor. First the messages from the floor to before the first open one, then those from there. */
+static const char closed_part[] =
+    "SELECT coalesce(max(seq), ?1), coalesce(sum(deliveries), 0) FROM message WHERE seq > ?1 AND seq <"
+    " coalesce((SELECT min(seq) FROM message WHERE state < 2), (SELECT coalesce(max(seq), 0) + 1 FROM message))";
+static const char open_part[] =
+    "SELECT count(*) FILTER (WHERE state = 1), coalesce(sum(deliveries), 0) FROM message WHERE seq > ?1";
+
+static bool two_numbers(struct demo_watch *watch, const char *sql, int64_t *ret_a, int64_t *ret_b,
+                        struct semel_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool ok = sqlite3_prepare_v2(watch->broker, sql, -1, &stmt, NULL) == SQLITE_OK &&
+              sqlite3_bind_int64(stmt, 1, watch->floor) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW;
+
+    if (ok) {
+        *ret_a = sqlite3_column_int64(stmt, 0);
+        *ret_b = sqlite3_column_int64(stmt, 1);
+    } else {
+        demo_db_failed(watch->broker, "counting deliveries", err);
+    }
+    sqlite3_finalize(stmt);
+    return ok;
+}
+
+static bool count_deliveries(struct demo_watch *watch, int64_t *ret_delivered, int64_t *ret_in_hand,
+                             struct semel_error *err)
+{
+    int64_t floor, more, open;
+
+    if (!two_numbers(watch, closed_part, &floor, &more, err))
+        return false;
+    watch->floor = floor;
+    watch->below_floor += more;
+    if (!two_numbers(watch, open_part, ret_in_hand, &open, err))
+        return false;
+    *ret_delivered = watch->below_floor + open;
+    return true;
+}
+
+static bool look_with(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
+{
+    const bool ok = db_number(watch->store, "SELECT count(*)" OPEN_ROWS " AND status = 'dead'", &figures->dead, err) &&
+                    db_number(watch->store,
+                              "SELECT count(*)" OPEN_ROWS " AND status IN ('processing', 'failed', 'waiting')",
+                              &figures->unsettled, err) &&
+                    db_number(watch->store, "SELECT count(*) FROM semel_attempt", &figures->retried, err);
+
+    /* Every failed attempt is followed by another one, except the last of a dead letter. */
+    if (ok)
+        figures->retried -= figures->dead < figures->retried ? figures->dead : figures->retried;
+    return ok;
+}
+
+static bool look_without(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
+{
+    figures->dead = 0;
+    figures->unsettled = 0;
+    return db_number(watch->store, "SELECT count(*) FROM error_log WHERE try < 3", &figures->retried, err);
+}
+
+/* Reads the figures from the databases. */
+static bool watch_look(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
+{
+    int64_t in_hand;
+
+    if (!watch_backlog(watch, &figures->in_broker, err) ||
+        !count_deliveries(watch, &figures->delivered, &in_hand, err) ||
+        !db_number(watch->store, "SELECT max(line) FROM ledger", &figures->effects, err) ||
+        !(watch->without ? look_without(watch, figures, err) : look_with(watch, figures, err)))
+        return false;
+    /* Deliveries that no worker has and that left nothing new. */
+    figures->suppressed = figures->delivered - in_hand - figures->effects - figures->dead - figures->unsettled;
+    if (figures->suppressed < 0)
+        figures->suppressed = 0;
+    return true;
+}
+
+/* ---- the query -------------------------------------------------------------------------------------------- */
+
+#define QUERY(dead)                                                                                        \
+    "WITH line AS (SELECT payment_id AS id, count(*) AS n, min(account) AS account, min(cents) AS cents\n" \
+    "                FROM ledger GROUP BY payment_id),\n"                                                  \
+    "     dead AS (" dead "),\n"                                                                           \
+    "     total AS (SELECT account AS id, sum(cents) AS cents FROM ledger GROUP BY account)\n"             \
+    "SELECT count(*)                                                        AS sent,\n"                    \
+    "       count(p.poison)                                                 AS poison,\n"                  \
+    "       (SELECT count(*) FROM ledger)                                   AS effects,\n"                 \
+    "       count(dead.id)                                                  AS dead,\n"                    \
+    "       count(*) FILTER (WHERE line.n IS NULL AND dead.id IS NULL)      AS lost,\n"                    \
+    "       count(*) FILTER (WHERE line.n > 1)                              AS doubled,\n"                 \
+    "       count(*) FILTER (WHERE line.n = 1 AND (line.account <> p.account\n"                            \
+    "                        OR line.cents <> p.cents OR dead.id NOT NULL)) AS wrong,\n"                   \
+    "       count(*) FILTER (WHERE dead.id NOT NULL AND p.poison IS NULL)   AS needless,\n"                \
+    "       (SELECT count(*) FROM ledger\n"                                                                \
+    "         WHERE payment_id NOT IN (SELECT id FROM sent.payment))        AS strays,\n"                  \
+    "       (SELECT count(*) FROM account LEFT JOIN total USING (id)\n"                                    \
+    "         WHERE account.cents <> coalesce(total.cents, 0))              AS unbalanced\n"               \
+    "  FROM sent.payment AS p LEFT JOIN line USING (id) LEFT JOIN dead USING (id);\n"
+
+static const char query_with[] = QUERY("SELECT message_id AS id FROM semel_inbox WHERE status = 'dead'");
+static const char query_without[] = QUERY("SELECT id FROM sent.payment WHERE poison NOT NULL");
+
+static const char *books_query(bool without)
+{
+    return without ? query_without : query_with;
+}
+
+static bool attach(sqlite3 *db, const char *sent, struct semel_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool ok = sqlite3_prepare_v2(db, "ATTACH ?1 AS sent", -1, &stmt, NULL) == SQLITE_OK &&
+              sqlite3_bind_text(stmt, 1, sent, -1, SQLITE_STATIC) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_DONE;
+
+    if (!ok)
+        demo_db_failed(db, "attaching what was sent", err);
+    sqlite3_finalize(stmt);
+    return ok;
+}
+
+static bool ask(sqlite3 *db, const char *query, struct demo_books *books, struct semel_error *err)
+{
+    int64_t *const into[] = {&books->sent,    &books->poison, &books->effects,  &books->dead,   &books->lost,
+                             &books->doubled, &books->wrong,  &books->needless, &books->strays, &books->unbalanced};
+    sqlite3_stmt *stmt = NULL;
+    bool ok = sqlite3_prepare_v2(db, query, -1, &stmt, NULL) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW;
+
+    for (int i = 0; ok && i < (int)(sizeof into / sizeof into[0]); i++)
+        *into[i] = sqlite3_column_int64(stmt, i);
+    if (!ok)
+        demo_db_failed(db, "the books", err);
+    sqlite3_finalize(stmt);
+    return ok;
+}
+
+/* ---- the rest of the books -------------------------------------------------------------------------------- */
+
+static void find_dead(sqlite3 *db, struct demo_books *books)
+{
+    sqlite3_stmt *stmt = NULL;
+
+    if (sqlite3_prepare_v2(db, "SELECT message_id FROM semel_inbox WHERE status = 'dead' ORDER BY arrival LIMIT 1", -1,
+                           &stmt, NULL) == SQLITE_OK &&
+        sqlite3_step(stmt) == SQLITE_ROW) {
+        const char *id = (const char *)sqlite3_column_text(stmt, 0);
+        semel__str_show(books->dead_id, sizeof books->dead_id, semel__str(id));
+    }
+    sqlite3_finalize(stmt);
+}
+
+static bool count_rest(sqlite3 *db, const struct demo_settings *set, struct demo_books *books, struct semel_error *err)
+{
+    sqlite3 *broker = NULL;
+    int64_t booked;
+    bool ok = demo_db_open(set->files->broker, DEMO_READ, &broker, err) &&
+              db_number(broker, "SELECT sum(deliveries) FROM message", &books->delivered, err) &&
+              db_number(db, "SELECT count(DISTINCT payment_id) FROM ledger", &booked, err);
+
+    if (ok && set->without) {
+        books->dead = 0; /* it has no dead letters: it only logs what it gives up */
+        ok = db_number(db, "SELECT count(*) FROM error_log WHERE try < 3", &books->retried, err) &&
+             db_number(db, "SELECT count(DISTINCT payment_id) FROM error_log WHERE try = 3", &books->given_up, err);
+    } else if (ok) {
+        ok = db_number(db, "SELECT sum(attempts - 1) FROM semel_inbox WHERE attempts > 1", &books->retried, err);
+        find_dead(db, books);
+    }
+    demo_db_close(broker);
+    /* Every delivery after a payment's first could have made a second effect. */
+    if (ok)
+        books->suppressed = books->delivered - books->sent - (books->effects - booked);
+    return ok;
+}
+
+static bool keep_query(const struct demo_settings *set, struct semel_error *err)
+{
+    const int fd = open(set->files->books, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    const bool ok = f != NULL &&
+                    fprintf(f, "ATTACH '%s' AS sent;\n%s", set->files->sent, books_query(set->without)) > 0;
+
+    if ((f != NULL && fclose(f) != 0) || !ok) {
+        semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the file %s cannot be written", set->files->books);
+        return false;
+    }
+    return true;
+}
+
+/* Reads everything and writes the query to its file. */
+static bool books_make(const struct demo_settings *set, struct demo_books *books, struct semel_error *err)
+{
+    sqlite3 *db = NULL;
+    const bool ok = demo_db_open(set->files->store, DEMO_READ, &db, err) && attach(db, set->files->sent, err) &&
+                    ask(db, books_query(set->without), books, err) && count_rest(db, set, books, err) &&
+                    keep_query(set, err);
+
+    demo_db_close(db);
+    return ok;
+}
+
+static bool books_balance(const struct demo_books *books)
+{
+    return books->lost == 0 && books->doubled == 0 && books->wrong == 0 && books->needless == 0 && books->strays == 0 &&
+           books->unbalanced == 0;
+}
+
+/* ---- printing --------------------------------------------------------------------------------------------- */
+
+/* Optional figures are shown when they are not 0. */
+#define BOOKS_MAP(X)                                                                                \
+    X(sent, true, "sent", "payments, each with an id of its own")                                   \
+    X(poison, true, "of them poison", "bad account, bad amount or not JSON")                        \
+    X(delivered, true, "delivered", "by the broker: copies, and again after each kill")             \
+    X(effects, true, "effects", "lines in the ledger")                                              \
+    X(suppressed, true, "duplicates suppressed", "deliveries after the first, with no second line") \
+    X(retried, true, "retried", "attempts after a failed or a killed one")                          \
+    X(dead, true, "dead-lettered", "kept with payload and reason for you to look at")               \
+    X(given_up, false, "given up", "logged, acknowledged after 3 tries (with poison)")              \
+    X(killed, true, "worker kills", "SIGKILL at a random moment")                                   \
+    X(lost, true, "lost", "neither in the ledger nor dead-lettered")                                \
+    X(doubled, true, "doubled", "more than one line in the ledger")                                 \
+    X(wrong, false, "wrong", "other amount or account, or booked though dead")                      \
+    X(needless, false, "needless", "dead-lettered although they could be booked")                   \
+    X(strays, false, "strays", "lines that nobody has sent")                                        \
+    X(unbalanced, false, "unbalanced", "accounts that are not the sum of their lines")
+
+static int print_object(const struct demo_settings *set, const struct demo_books *books)
+{
+    struct semel_object object;
+
+    semel__object_init(&object);
+    semel__object_text(&object, "consumer", set->without ? SEMEL_STR("hand-written") : SEMEL_STR("semel"));
+    semel__object_number(&object, "seed", set->seed);
+    semel__object_number(&object, "seconds", set->seconds);
+    semel__object_number(&object, "workers", set->workers);
+#define X(field, always, text, meaning) semel__object_number(&object, #field, books->field);
+    BOOKS_MAP(X)
+#undef X
+    semel__object_bool(&object, "balanced", books_balance(books));
+    semel__object_text(&object, "dir", semel__str(set->dir));
+    semel__object_text(&object, "dead_id",
+                       books->dead_id[0] != '\0' ? semel__str(books->dead_id) : (struct semel_str){NULL, 0});
+    return cli_object_print(&object);
+}
+
+static int books_print(struct cli *cli, const struct demo_settings *set, const struct demo_books *books)
+{
+    static const struct cli_column columns[] = {{"the_books", CLI_TEXT, false},
+                                                {"number", CLI_NUMBER, false},
+                                                {"meaning", CLI_TEXT, true}};
+    struct cli_table *table;
+
+    if (cli->json)
+        return print_object(set, books);
+    table = cli_table_new(cli, columns, 3);
+    if (table == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+#define X(field, always, text, meaning)            \
+    if (always || books->field != 0) {             \
+        cli_table_text(table, SEMEL_STR(text));    \
+        cli_table_number(table, books->field);     \
+        cli_table_text(table, SEMEL_STR(meaning)); \
+    }
+    BOOKS_MAP(X)
+#undef X
+    return cli_table_print(table);
+}
+
+static const char sent_schema[] =
+    "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
+    "CREATE TABLE payment (id TEXT PRIMARY KEY, account TEXT NOT NULL, cents INTEGER NOT NULL, poison TEXT) STRICT;";
+
+#define X(name, text) text,
+static const char *const poison_texts[] = {DEMO_POISON_MAP(X)};
+#undef X
+
+/* ---- the producer: a payment --------------------------------------------------------------------------- */
+
+static void payment_id(const struct demo_payment *payment, char out[ID_TEXT])
+{
+    snprintf(out, ID_TEXT, "pay-%08lld", (long long)payment->n);
+}
+
+static void payment_account(const struct demo_payment *payment, char out[ACCOUNT_TEXT])
+{
+    snprintf(out, ACCOUNT_TEXT, payment->poison == DEMO_POISON_ACCOUNT ? "nobody-%03d" : "acc-%03d", payment->account);
+}
+
+static void write_payload(const struct demo_payment *payment, char out[PAYLOAD_TEXT])
+{
+    char id[ID_TEXT], account[ACCOUNT_TEXT];
+
+    payment_id(payment, id);
+    payment_account(payment, account);
+    snprintf(out, PAYLOAD_TEXT,
+             payment->poison == DEMO_POISON_TEXT ? "payment=%s&account=%s&cents=%lld"
+                                                 : "{\"payment\":\"%s\",\"account\":\"%s\",\"cents\":%lld}",
+             id, account, (long long)payment->cents);
+}
+
+/* Three early ones, so that a short run has each kind, then one in a thousand. */
+static enum demo_poison choose_poison(int64_t n)
+{
+    switch (n) {
+    case 60:
+        return DEMO_POISON_ACCOUNT;
+    case 90:
+        return DEMO_POISON_AMOUNT;
+    case 120:
+        return DEMO_POISON_TEXT;
+    default:
+        return n % POISON_EVERY == 0 ? (enum demo_poison)(1 + n / POISON_EVERY % 3) : DEMO_POISON_NONE;
+    }
+}
+
+static struct demo_payment make_payment(struct demo_storm *storm)
+{
+    struct demo_payment payment = {.n = ++storm->n, .made_us = semel__now(&semel__clock_real)};
+
+    payment.account = (int)semel__random_below(&storm->rng, DEMO_ACCOUNTS);
+    payment.cents = 100 + (int64_t)semel__random_below(&storm->rng, 50000);
+    payment.poison = choose_poison(payment.n);
+    if (payment.poison == DEMO_POISON_AMOUNT)
+        payment.cents = 0;
+    return payment;
+}
+
+/* ---- the producer: opening --------------------------------------------------------------------------- */
+
+static bool storm_open(struct demo_storm *storm, const struct demo_settings *set, struct semel_error *err)
+{
+    *storm = (struct demo_storm){0};
+    semel__random_seed(&storm->rng, (uint64_t)set->seed);
+    if (demo_broker_open(&storm->broker, set->files->broker, err) != SEMEL_OK ||
+        !demo_db_open(set->files->sent, DEMO_CREATE, &storm->sent, err) || !demo_db_exec(storm->sent, sent_schema, err))
+        return false;
+    if (sqlite3_prepare_v2(storm->sent, "INSERT INTO payment (id, account, cents, poison) VALUES (?1, ?2, ?3, ?4)", -1,
+                           &storm->note, NULL) != SQLITE_OK)
+        return demo_db_failed(storm->sent, "preparing to write down payments", err);
+    return true;
+}
+
+static void storm_close(struct demo_storm *storm)
+{
+    sqlite3_finalize(storm->note);
+    demo_db_close(storm->sent);
+    if (storm->broker != NULL)
+        semel_broker_close(storm->broker);
+    *storm = (struct demo_storm){0};
+}
+
+/* ---- the producer: sending --------------------------------------------------------------------------- */
+
+static bool write_down(struct demo_storm *storm, const struct demo_payment *payment, struct semel_error *err)
+{
+    char id[ID_TEXT], account[ACCOUNT_TEXT];
+    int rc;
+
+    payment_id(payment, id);
+    payment_account(payment, account);
+    sqlite3_bind_text(storm->note, 1, id, -1, SQLITE_STATIC);
+    sqlite3_bind_text(storm->note, 2, account, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(storm->note, 3, payment->cents);
+    if (payment->poison != DEMO_POISON_NONE)
+        sqlite3_bind_text(storm->note, 4, poison_texts[payment->poison], -1, SQLITE_STATIC);
+    rc = sqlite3_step(storm->note);
+    sqlite3_reset(storm->note);
+    sqlite3_clear_bindings(storm->note);
+    return rc == SQLITE_DONE || demo_db_failed(storm->sent, "writing down a payment", err);
+}
+
+/* Puts a payment into a window that is full when it has `max`; true: *io is the payment that it replaced. */
+static bool shuffle(struct demo_storm *storm, struct demo_payment *window, size_t *n, size_t max,
+                    struct demo_payment *io)
+{
+    struct demo_payment out;
+    size_t i;
+
+    if (*n < max) {
+        window[(*n)++] = *io;
+        return false;
+    }
+    i = (size_t)semel__random_below(&storm->rng, max);
+    out = window[i];
+    window[i] = *io;
+    *io = out;
+    return true;
+}
+
+static void pass_near(struct demo_storm *storm, struct demo_payment payment)
+{
+    if (shuffle(storm, storm->near, &storm->n_near, DEMO_NEAR, &payment))
+        storm->out[storm->n_out++] = payment;
+}
+
+/* At most two messages leave for one new payment. */
+static void pass(struct demo_storm *storm, const struct demo_payment *payment)
+{
+    struct demo_payment copy = *payment;
+
+    pass_near(storm, *payment);
+    if (!semel__random_chance(&storm->rng, COPIES_PER_MILLE))
+        return;
+    if (semel__random_chance(&storm->rng, 500) || shuffle(storm, storm->far, &storm->n_far, DEMO_FAR, &copy))
+        pass_near(storm, copy);
+}
+
+/* One message with its strings. */
+struct letter {
+    char id[ID_TEXT], time[SEMEL_TIME_TEXT], payload[PAYLOAD_TEXT];
+    struct semel_pair headers[3];
+};
+
+static void write_letter(const struct demo_payment *payment, struct letter *letter, struct semel_spool_push *push)
+{
+    payment_id(payment, letter->id);
+    semel__time_format(payment->made_us, letter->time);
+    write_payload(payment, letter->payload);
+    letter->headers[0] = (struct semel_pair){SEMEL_STR("ce_id"), semel__str(letter->id)};
+    letter->headers[1] = (struct semel_pair){SEMEL_STR("ce_type"), SEMEL_STR("payment.made")};
+    letter->headers[2] = (struct semel_pair){SEMEL_STR("ce_time"), semel__str(letter->time)};
+    *push = (struct semel_spool_push){.source = SEMEL_STR(DEMO_SOURCE),
+                                      .partition = -1,
+                                      .payload = semel__str(letter->payload),
+                                      .headers = letter->headers,
+                                      .n_headers = 3};
+}
+
+/* The workers may lock the broker's file for longer than one call waits. */
+static semel_status push(struct demo_storm *storm, const struct semel_spool_push *pushes, size_t n,
+                         struct semel_error *err)
+{
+    semel_status status = SEMEL_RETRY;
+
+    for (int i = 0; i < PUSH_TRIES && status == SEMEL_RETRY; i++)
+        status = semel__spool_push(storm->broker, pushes, n, NULL, err);
+    return status;
+}
+
+static bool push_out(struct demo_storm *storm, struct semel_error *err)
+{
+    struct letter letters[2 * DEMO_SEND_MAX];
+    struct semel_spool_push pushes[2 * DEMO_SEND_MAX];
+
+    for (size_t i = 0; i < storm->n_out; i++)
+        write_letter(&storm->out[i], &letters[i], &pushes[i]);
+    if (storm->n_out > 0 && push(storm, pushes, storm->n_out, err) != SEMEL_OK)
+        return false;
+    storm->pushed += (int64_t)storm->n_out;
+    storm->n_out = 0;
+    return true;
+}
+
+/* Makes n payments (at most DEMO_SEND_MAX), records them, and pushes those that the shuffling releases. */
+static bool storm_send(struct demo_storm *storm, size_t n, struct semel_error *err)
+{
+    if (n > DEMO_SEND_MAX)
+        n = DEMO_SEND_MAX;
+    if (n == 0)
+        return true;
+    if (!demo_db_exec(storm->sent, "BEGIN", err))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const struct demo_payment payment = make_payment(storm);
+        if (!write_down(storm, &payment, err))
+            return false;
+        pass(storm, &payment);
+    }
+    return demo_db_exec(storm->sent, "COMMIT", err) && push_out(storm, err);
+}
+
+/* Pushes those that are still held back. */
+static bool storm_flush(struct demo_storm *storm, struct semel_error *err)
+{
+    while (storm->n_far > 0 || storm->n_near > 0) {
+        while (storm->n_out < DEMO_SEND_MAX && storm->n_far > 0)
+            pass_near(storm, storm->far[--storm->n_far]);
+        while (storm->n_out < DEMO_SEND_MAX && storm->n_far == 0 && storm->n_near > 0)
+            storm->out[storm->n_out++] = storm->near[--storm->n_near];
+        if (!push_out(storm, err))
+            return false;
+    }
+    return true;
+}
 
 /* ---- the folder ----------------------------------------------------------------------------------------------- */
 
@@ -516,7 +1177,7 @@ static bool look(struct demo *d, struct semel_error *err)
 {
     const int64_t before = d->figures.delivered, since_us = d->look_us, now_us = now();
 
-    if (!demo_watch_look(&d->watch, &d->figures, err))
+    if (!watch_look(&d->watch, &d->figures, err))
         return false;
     d->look_us = now_us;
     d->figures.sent = d->storm.n;
@@ -544,9 +1205,9 @@ static bool send_some(struct demo *d, struct semel_error *err)
     if (due == 0)
         return true;
     d->paced_us = now_us;
-    if (!demo_watch_backlog(&d->watch, &backlog, err))
+    if (!watch_backlog(&d->watch, &backlog, err))
         return false;
-    return backlog >= d->backlog_max || demo_storm_send(&d->storm, (size_t)due, err);
+    return backlog >= d->backlog_max || storm_send(&d->storm, (size_t)due, err);
 }
 
 static bool kill_one(struct demo *d, struct semel_error *err)
@@ -593,7 +1254,7 @@ static bool settle_phase(struct demo *d, struct semel_error *err)
 {
     const int64_t start_us = now();
 
-    if (!demo_storm_flush(&d->storm, err) || !look(d, err))
+    if (!storm_flush(&d->storm, err) || !look(d, err))
         return false;
     while (interrupted == 0 && !settled(d)) {
         if (!show(d, "settling", start_us, 0, err))
@@ -618,7 +1279,7 @@ static bool prepare(struct demo *d, struct semel_error *err)
     semel__random_seed(&d->kills, ~(uint64_t)d->set->seed);
     view_init(&d->view, d->cli, now());
     return (d->set->without ? demo_naive_prepare(err) : demo_worker_prepare(err)) &&
-           demo_storm_open(&d->storm, d->set, err) && demo_watch_open(&d->watch, d->set, err) &&
+           storm_open(&d->storm, d->set, err) && watch_open(&d->watch, d->set, err) &&
            fleet_open(&d->fleet, d->set, err) && fleet_start(&d->fleet, err);
 }
 
@@ -626,11 +1287,11 @@ static bool run_storm(struct demo *d, struct semel_error *err)
 {
     bool ok = prepare(d, err) && storm_phase(d, err) && (interrupted != 0 || settle_phase(d, err));
 
-    demo_watch_close(&d->watch); /* before the workers, so that the last of them checkpoints its database */
+    watch_close(&d->watch); /* before the workers, so that the last of them checkpoints its database */
     if (ok && interrupted == 0)
         ok = fleet_stop(&d->fleet, err);
     fleet_close(&d->fleet);
-    demo_storm_close(&d->storm);
+    storm_close(&d->storm);
     return ok;
 }
 
@@ -649,7 +1310,7 @@ static void say_before(struct cli *cli, const struct demo_settings *set)
 
 static void say_query(struct cli *cli, const struct demo_settings *set, const char *dir)
 {
-    const char *at = demo_books_query(set->without);
+    const char *at = books_query(set->without);
 
     cli_say(cli, "%s", "");
     cli_say(cli, "The books were made with SQLite alone, from the ledger and from what the demo wrote down as sent:");
@@ -701,10 +1362,10 @@ static int make_books(struct cli *cli, const struct demo *d)
     struct semel_error err = {0};
     int code;
 
-    if (!demo_books_make(set, &books, &err))
+    if (!books_make(set, &books, &err))
         return cli_fail(CLI_FAILED, "%s: %s", set->dir, err.text);
     cli_say(cli, "%s", "");
-    code = demo_books_print(cli, set, &books);
+    code = books_print(cli, set, &books);
     say_query(cli, set, dir);
     if (set->without)
         say_why(cli, &books);
@@ -717,7 +1378,7 @@ static int make_books(struct cli *cli, const struct demo *d)
                         " in the inbox",
                         (long long)(SETTLE_US / SECOND_US), (long long)d->figures.in_broker,
                         (long long)d->figures.unsettled);
-    return code != CLI_OK || set->without || demo_books_balance(&books) ? code : CLI_FAILED;
+    return code != CLI_OK || set->without || books_balance(&books) ? code : CLI_FAILED;
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------ */

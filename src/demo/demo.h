@@ -2,12 +2,10 @@
  *
  * demo.h: private to the room of `semel demo`, a storm of payments whose books balance at the end.
  *
- *   demo.c    the command: the storm from beginning to end, its folder, the workers as processes, the live view
- *   storm.c   the producer: payments, copies of a third of them, shuffled
+ *   demo.c    the command: the producer, its folder, the workers as processes, the live view, the books
  *   spool.c   the broker: one SQLite file that the processes share
  *   worker.c  a worker: Semel's pump on the broker and the ledger
  *   naive.c   the same without Semel: a handwritten consumer that checks, writes and then marks
- *   books.c   plain SQL without Semel: how far the storm has come, and the books at its end
  *
  * Everything happens in one folder, which the command makes its working directory: all names below are relative.
  *
@@ -28,7 +26,6 @@ struct sqlite3_stmt;
 
 #define DEMO_CONSUMER "payments"
 #define DEMO_SOURCE "shop"
-#define DEMO_ACCOUNTS 100
 
 /* The files of one kind of run; those of the other kind in the same folder are left alone. */
 struct demo_files {
@@ -43,7 +40,7 @@ struct demo_settings {
     const struct demo_files *files;
 };
 
-/* ---- plain SQL (books.c); err has each failure, with SQLite's message ------------------------------- */
+/* ---- plain SQL; err has each failure, with SQLite's message ------------------------------- */
 
 enum demo_mode {
     DEMO_CREATE, /* created when missing */
@@ -57,25 +54,6 @@ bool demo_db_failed(struct sqlite3 *db, const char *doing, struct semel_error *e
 
 /* ---- payments -------------------------------------------------------------------------------------------- */
 
-/* What makes a payment impossible to book. */
-#define DEMO_POISON_MAP(X)           \
-    X(NONE, "")                      \
-    X(ACCOUNT, "an unknown account") \
-    X(AMOUNT, "an amount of zero")   \
-    X(TEXT, "a payload that is not JSON")
-
-enum demo_poison {
-#define X(name, text) DEMO_POISON_##name,
-    DEMO_POISON_MAP(X)
-#undef X
-};
-
-struct demo_payment {
-    int64_t n, made_us, cents;
-    int account;
-    enum demo_poison poison;
-};
-
 /* The content of a message. INVALID, PERMANENT: it is no payment. */
 struct demo_order {
     struct semel_str account;
@@ -85,29 +63,6 @@ semel_status demo_order_read(struct semel_str payload, struct semel_arena *arena
                              struct semel_error *err);
 /* How many attempts of this payment meet a fault of the environment before one succeeds; 0 for most. */
 int demo_faults(int64_t seed, struct semel_str id);
-
-/* ---- the producer ---------------------------------------------------------------------------------------- */
-
-#define DEMO_SEND_MAX 64 /* payments per call */
-#define DEMO_NEAR 64     /* how far messages are shuffled */
-#define DEMO_FAR 512     /* how many copies are held back for much later */
-
-struct demo_storm {
-    struct sqlite3 *sent;
-    struct sqlite3_stmt *note;
-    struct semel_broker *broker;
-    struct semel_random rng;
-    int64_t n, pushed; /* payments, and messages with their copies */
-    struct demo_payment near[DEMO_NEAR], far[DEMO_FAR], out[2 * DEMO_SEND_MAX];
-    size_t n_near, n_far, n_out;
-};
-
-bool demo_storm_open(struct demo_storm *storm, const struct demo_settings *set, struct semel_error *err);
-void demo_storm_close(struct demo_storm *storm);
-/* Makes n payments (at most DEMO_SEND_MAX), records them, and pushes those that the shuffling releases. */
-bool demo_storm_send(struct demo_storm *storm, size_t n, struct semel_error *err);
-/* Pushes those that are still held back. */
-bool demo_storm_flush(struct demo_storm *storm, struct semel_error *err);
 
 /* ---- a worker ----------------------------------------------------------------------------------------- */
 
@@ -122,42 +77,5 @@ semel_status demo_broker_open(struct semel_broker **ret, const char *file, struc
 extern const char demo_business_schema[];
 bool demo_worker_prepare(struct semel_error *err);
 bool demo_naive_prepare(struct semel_error *err);
-
-/* ---- how far it has come --------------------------------------------------------------------------------- */
-
-struct demo_figures {
-    int64_t sent, delivered, effects, suppressed, retried, dead, in_broker, unsettled;
-    int64_t alive, killed, per_s; /* per_s: deliveries */
-};
-
-struct demo_watch {
-    struct sqlite3 *store, *broker;
-    bool without;
-    int64_t floor, below_floor; /* messages up to `floor` are acknowledged, and how often they were delivered in all */
-};
-
-bool demo_watch_open(struct demo_watch *watch, const struct demo_settings *set, struct semel_error *err);
-void demo_watch_close(struct demo_watch *watch);
-bool demo_watch_backlog(struct demo_watch *watch, int64_t *ret, struct semel_error *err);
-/* Reads the figures from the databases. */
-bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err);
-
-/* ---- the books ------------------------------------------------------------------------------------------- */
-
-struct demo_books {
-    int64_t sent, poison, delivered, effects, suppressed, retried, dead, given_up, killed;
-    int64_t lost, doubled;
-    int64_t wrong;      /* in the ledger, but with another amount or account, or although it is a dead letter */
-    int64_t needless;   /* dead letters that are not poison */
-    int64_t strays;     /* ledger lines without a payment */
-    int64_t unbalanced; /* accounts that are not the sum of their lines */
-    char dead_id[64];   /* one of the dead letters, for trying commands; empty: none */
-};
-
-const char *demo_books_query(bool without);
-/* Reads everything and writes the query to its file. */
-bool demo_books_make(const struct demo_settings *set, struct demo_books *books, struct semel_error *err);
-bool demo_books_balance(const struct demo_books *books);
-int demo_books_print(struct cli *cli, const struct demo_settings *set, const struct demo_books *books);
 
 #endif

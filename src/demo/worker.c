@@ -19,6 +19,7 @@
 #include <sqlite3.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "demo/spool.h"
 #include "core/consumer.h"
 #include "core/pump.h"
@@ -34,6 +35,8 @@
 #define BREAKER_CEILING_US 200000
 #define VISIBILITY_MS 500
 #define ORDER_BYTES 65536
+#define FAULT_EVERY 25
+#define PAYLOAD_MAX 4096
 
 /* Short times, so that the demo settles within seconds. */
 static const char settings[] = "{\"effect\":\"atomic\",\"order\":\"none\",\"retry_max\":10,\"retry_first\":\"50ms\","
@@ -121,6 +124,52 @@ bool demo_worker_prepare(struct semel_error *err)
     }
     semel_store_close(store);
     return status == SEMEL_OK;
+}
+
+/* ---- a payment, as a worker reads it -------------------------------------------------------------------------- */
+
+static semel_status member(const struct semel_json *json, const char *pointer, struct semel_arena *arena,
+                           enum semel_json_kind kind, struct semel_str *ret, struct semel_error *err)
+{
+    enum semel_json_kind found;
+    semel_status status = semel__json_get(json, semel__str(pointer), arena, &found, ret, err);
+
+    if (status == SEMEL_OK && found != kind)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the payment has no proper %s", pointer);
+    return status;
+}
+
+semel_status demo_order_read(struct semel_str payload, struct semel_arena *arena, struct demo_order *ret,
+                             struct semel_error *err)
+{
+    struct semel_json *json = NULL;
+    struct semel_str cents;
+    semel_status status = semel__json_parse(&json, payload, PAYLOAD_MAX, err);
+
+    if (status == SEMEL_INVALID && err != NULL)
+        err->cls = SEMEL_CLASS_PERMANENT;
+    if (status != SEMEL_OK)
+        return status;
+    status = member(json, "/account", arena, SEMEL_JSON_STRING, &ret->account, err);
+    if (status == SEMEL_OK)
+        status = member(json, "/cents", arena, SEMEL_JSON_INTEGER, &cents, err);
+    if (status == SEMEL_OK && !semel__str_int64(cents, &ret->cents))
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "/cents is beyond 64 bits");
+    semel__json_free(json);
+    return status;
+}
+
+/* Every 25th payment; the fault lasts for one, two, one and four attempts in turn. */
+int demo_faults(int64_t seed, struct semel_str id)
+{
+    static const int lengths[] = {1, 2, 1, 4};
+    int64_t n;
+    const struct semel_str digits = id.n > 4 ? (struct semel_str){id.p + 4, id.n - 4} : (struct semel_str){"", 0};
+
+    if (!semel__str_int64(digits, &n) || n < 0 || n > INT64_MAX / 2)
+        return 0;
+    n += seed % (4 * FAULT_EVERY);
+    return n % FAULT_EVERY == 0 ? lengths[n / FAULT_EVERY % 4] : 0;
 }
 
 /* ---- the handler ------------------------------------------------------------------------------------------ */
