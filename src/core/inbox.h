@@ -124,7 +124,7 @@ struct semel_inbox {
     char why[SEMEL_BREAKER_WHY]; /* the error of the last message that failed; "": none has */
     struct semel_places places;
     struct semel_position_updates
-        *position_updates;      /* NULL, or the positions that move with this batch; only positions.c sets it */
+        *position_updates;      /* NULL, or the positions that move with this batch; only pump.c sets it */
     struct semel_arena arena;   /* lives as long as one call */
     struct semel_arena scratch; /* lives as long as one transaction */
 };

@@ -42,22 +42,6 @@ struct semel_position_updates {
     bool blind;   /* no memory was left to note a hole: no position moves until the source is reopened */
 };
 
-void semel__position_updates_init(struct semel_position_updates *position_updates);
-void semel__position_updates_done(struct semel_position_updates *position_updates);
-/* The source was reopened: unacknowledged deliveries come again. */
-void semel__position_updates_reopened(struct semel_position_updates *position_updates);
-
-/* Call before the inbox processes the deliveries; until semel__position_updates_end the inbox knows the positions. Not
- * OK: do not process them. */
-semel_status semel__position_updates_begin(struct semel_position_updates *position_updates, struct semel_inbox *inbox,
-                                           const struct semel_delivery *deliveries, size_t n, struct semel_error *err);
-/* Call after the commits and before the answers to the source: notes deliveries that are given back and, with
- * `may_move`, moves the positions that were not moved yet. FENCED: an epoch has changed, here or in the batch. Other
- * statuses: nothing was moved, and the next batch will do it. */
-semel_status semel__position_updates_end(struct semel_position_updates *position_updates, struct semel_inbox *inbox,
-                                         const struct semel_delivery *deliveries, const struct semel_settled *settled,
-                                         size_t n, bool may_move, struct semel_error *err);
-
 /* For inbox.c, inside a transaction: moves all positions (`all`: it has every delivery of the batch, and all will be
  * acknowledged), or only checks the epochs. FENCED: roll back. */
 semel_status semel__position_updates_move(struct semel_position_updates *position_updates, struct semel_inbox *inbox,
