@@ -122,17 +122,6 @@ void semel__conf_must(struct conf_reader *r, const struct conf_node *node, const
 /* A text of core's with the names that the file has for its members. */
 void semel__conf_translate(const char *text, char *out, size_t size);
 void semel__conf_policy(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
-/* How a kind of source sees its own settings below "from" in the node of its route; the reader's path is the route's.
- * */
-struct conf_check {
-    struct semel_setting_check base;
-    struct conf_reader *r;
-    const struct conf_node *node;
-    const char *below; /* from, do, admin: a key of the node */
-    char path[CONF_PATH_MAX + 100];
-};
-void semel__conf_check_init(struct conf_check *check, struct conf_reader *r, const struct semel_route *route,
-                            const struct conf_node *node, const char *below);
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
 /* What routes say of each other, of the store and of admin, and outboxes of each other. */
 void semel__conf_between(struct conf_reader *r);
@@ -144,10 +133,5 @@ const char *semel__conf_listens(const struct conf_reader *r, const struct semel_
 
 /* gateway.c */
 void semel__conf_gateways(struct conf_reader *r);
-
-/* promise.c */
-/* What the file has at "from.sasl.user", for a sentence. */
-void semel__conf_put_said(struct semel_buf *buf, const struct conf_node *node, const char *path);
-void semel__conf_promise(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
 
 #endif
