@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * frame.h: what the files of the frame share (main.c, parse.c, talk.c, store.c, help.c, completion.c), and no
- * subcommand needs.
+ * frame.h: what the files of the frame share (main.c, parse.c, talk.c, store.c, completion.c), and no subcommand needs.
  *
  * The tree of commands is rooted in cli_root: its children are the words behind `semel`, and their children the second
  * words. It is two deep; everything that walks it relies on that.
@@ -33,15 +32,10 @@ struct cli_args {
 /* Finds the command and checks everything that was given to it. 0, or an exit code after cli_fail has spoken. With
  * --help the operands are not counted. Sets cli->json. */
 int cli_parse(struct cli *cli, int argc, char **argv, struct cli_args *args);
-/* The child of that name; NULL: none. */
-const struct cli_command *cli_child(const struct cli_command *command, const char *name);
 /* The options of a command one after the other, those that every command has behind its own; NULL: no more. */
 const struct cli_option *cli_option_at(const struct cli_command *command, size_t i);
-bool cli_option_repeats(const struct cli_option *option);
 /* Calls `each` for every command of the tree but the root, parents first, in the order of the tables. */
 void cli_walk(void (*each)(void *ctx, const char *path, const struct cli_command *command), void *ctx);
-/* "semel: there is no command 'statsu'; did you mean 'status'?" */
-int cli_no_command(const struct cli_command *parent, const char *path, const char *word);
 
 /* What `semel COMMAND --help` prints. */
 int cli_help_print(FILE *to, const char *path, const struct cli_command *command);
