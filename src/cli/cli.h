@@ -253,9 +253,6 @@ int cli_each(size_t n, int (*one)(void *ctx, size_t i), void *ctx);
 /* The reason of a command, checked with all that it was given. 0, or an exit code. */
 struct semel_instruction;
 int cli_instruction_read(const struct cli_args *args, struct semel_instruction *given);
-/* semel inbox retry --payloads: corrected copies, by lines (correct.c). */
-int cli_correct_lines(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
-                      const struct semel_instruction *given);
 #define CLI_REASON_OPTIONS                                                                               \
     {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"}, \
     {                                                                                                    \

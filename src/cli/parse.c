@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * parse.c: the command line, by the table of commands, and what --help prints of the same tables, and `semel help`; with
- * --json it prints the tables themselves.
+ * parse.c: the command line, by the table of commands; and --help and `semel help`, which print the same tables, with
+ * --json as they are.
  *
  * The command's words come first (`semel inbox ls`), then options and operands in any order. --name VALUE,
  * --name=VALUE, -s VALUE, -sVALUE and flags in one (-ab) are understood; -- ends the options, - is an operand.
@@ -333,7 +333,7 @@ const char *cli_operand(const struct cli_args *args, size_t i)
     return i < args->n_operands ? args->operands[i] : NULL;
 }
 
-/* ---- help: text --------------------------------------------------------------------------------------- */
+/* ---- help: text ----------------------------------------------------------------------------------- */
 
 /* Words from column `left` on, in lines of at most WIDTH. The first line is begun already. */
 static void put_wrapped(FILE *to, const char *text, int left)
