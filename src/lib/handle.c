@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * handle.c: opening and closing, and the frame of every call.
+ * handle.c: a handle and the messages that it has begun: opening and closing, the frame of every call; and the inbox
+ * inside the caller's transaction: begin, done, fail.
  *
  * The witness (store/sqlite_store.h) refuses a commit while a begun message has no end (P59), and reports the end of
  * a transaction, so that the list of such messages is cleared with it. On PostgreSQL the database itself refuses the
  * commit (store/pg_store.h), and nobody reports the end of a transaction; nor does anybody on a loose handle. There
- * begin.c notices a stale list by the rows.
+ * the next begin notices a stale list by the rows.
+ *
+ * A begin claims the message under a token, in the caller's transaction, and notes it as pending. Its end is written
+ * under that token. A savepoint of the caller's may have undone the begin or the end meanwhile, and nobody reports
+ * that. But a savepoint always undoes the latest writes: stale entries are at the end of the lists `pending` and
+ * `ended`, and checking the last one of each is enough to find out.
+ *
+ * Invariants: every pending message is `processing` in this transaction, as far as the last call knew; a message is in
+ * one of the two lists, once; a call that fails leaves both lists and rows as they were. A list keeps the order in
+ * which messages were added; semel__held_add never fails after semel__held_room.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +46,117 @@ static const struct semel_store_ops *const drivers[] = {
     NULL,
 };
 
+/* ---- messages that were begun or claimed ---------------------------------------------------------- */
+
+static struct semel_str keep(char **at, struct semel_str s)
+{
+    struct semel_str kept = {*at, s.n};
+    if (s.n > 0)
+        memcpy(*at, s.p, s.n);
+    *at += s.n;
+    return kept;
+}
+
+struct held *semel__held_new(struct semel_str consumer, const struct semel__msg *msg)
+{
+    struct held *held = semel__calloc(1, sizeof *held + consumer.n + msg->source.n + msg->id.n);
+    if (held == NULL)
+        return NULL;
+    char *at = held->bytes;
+    held->consumer = keep(&at, consumer);
+    held->source = keep(&at, msg->source);
+    held->id = keep(&at, msg->id);
+    held->token = SEMEL_NONE;
+    return held;
+}
+
+bool semel__held_room(struct held_list *list)
+{
+    if (list->n < list->cap)
+        return true;
+    size_t cap = list->cap > 0 ? 2 * list->cap : 8;
+    struct held **items = semel__realloc(list->items, cap, sizeof(struct held *));
+    if (items == NULL)
+        return false;
+    list->items = items;
+    list->cap = cap;
+    return true;
+}
+
+void semel__held_add(struct held_list *list, struct held *held)
+{
+    list->items[list->n++] = held;
+}
+
+static bool is_named(const struct held *held, struct semel_str consumer, struct semel_str source, struct semel_str id)
+{
+    return semel__str_eq(held->id, id) && semel__str_eq(held->source, source) &&
+           semel__str_eq(held->consumer, consumer);
+}
+
+bool semel__held_is(const struct held *held, const struct semel_row *row)
+{
+    return is_named(held, row->consumer, row->source, row->id);
+}
+
+static struct held *held_find(const struct held_list *list, struct semel_str consumer, struct semel_str source,
+                              struct semel_str id)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        if (is_named(list->items[i], consumer, source, id))
+            return list->items[i];
+    }
+    return NULL;
+}
+
+struct held *semel__held_by_token(const struct held_list *list, int64_t token)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (list->items[i]->token == token)
+            return list->items[i];
+    return NULL;
+}
+
+/* Removes it from the list and leaves it to the caller. false: it is not in the list. */
+static bool take_out(struct held_list *list, const struct held *held)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        if (list->items[i] != held)
+            continue;
+        memmove(&list->items[i], &list->items[i + 1], (list->n - i - 1) * sizeof(struct held *));
+        list->n--;
+        return true;
+    }
+    return false;
+}
+
+void semel__held_drop(struct held_list *list, struct held *held)
+{
+    if (take_out(list, held))
+        semel__free(held);
+}
+
+/* `to` must have room */
+static void held_move(struct held_list *from, struct held_list *to, struct held *held)
+{
+    if (take_out(from, held))
+        semel__held_add(to, held);
+}
+
+static void held_clear(struct held_list *list)
+{
+    for (size_t i = 0; i < list->n; i++)
+        semel__free(list->items[i]);
+    list->n = 0;
+}
+
+void semel__held_done(struct held_list *list)
+{
+    held_clear(list);
+    semel__free(list->items);
+    *list = (struct held_list){0};
+}
+
 /* ---- opening and closing ------------------------------------------------------------------------- */
 
 #ifdef SEMEL_WITH_SQLITE
@@ -49,8 +170,8 @@ static bool may_commit(void *ctx)
 static void ended(void *ctx)
 {
     struct semel *s = ctx;
-    semel__held_clear(&s->pending);
-    semel__held_clear(&s->ended);
+    held_clear(&s->pending);
+    held_clear(&s->ended);
     s->refused = s->n_keys = 0;
 }
 
@@ -218,7 +339,9 @@ bool semel__holds_in_store(const struct semel *s)
 #endif
 }
 
-semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err)
+/* If the database itself refuses to commit a message without an end (PostgreSQL), notes a begun message there too, in
+ * the caller's transaction. Otherwise does nothing. */
+static semel_status hold_message(struct semel *s, const struct held *held, struct semel_error *err)
 {
 #ifdef SEMEL_WITH_POSTGRES
     if (semel__holds_in_store(s))
@@ -230,7 +353,7 @@ semel_status semel__hold(struct semel *s, const struct held *held, struct semel_
     return SEMEL_OK;
 }
 
-semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err)
+static semel_status unhold_message(struct semel *s, const struct held *held, struct semel_error *err)
 {
 #ifdef SEMEL_WITH_POSTGRES
     if (semel__holds_in_store(s))
@@ -463,4 +586,287 @@ semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, str
                            "whether the consumer's order was stored is unknown: repeat the call");
     s->order_said = status == SEMEL_OK;
     return status;
+}
+
+/* ==== the inbox inside the caller's transaction: begin, done, fail ================================ */
+
+/* The row of a begun message, as long as it has no end; *ret_row is NULL when there is none. */
+static semel_status row_of(struct semel *s, const struct held *held, struct semel_row **ret_row,
+                           struct semel_error *err)
+{
+    struct semel_row *rows;
+    size_t n, damaged;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_TOKEN, .token = held->token, .max = 1};
+    *ret_row = NULL;
+    semel_status status = semel_store_scan(s->store, &scan, &s->arena, &rows, &n, &damaged, err);
+    if (status == SEMEL_OK && n == 1 && semel__held_is(held, &rows[0]))
+        *ret_row = &rows[0];
+    return status;
+}
+
+/* Its end was undone: it is pending again, at its place in the order of begins. */
+static void put_back(struct semel *s, struct held *held)
+{
+    struct held **items = s->pending.items;
+    held_move(&s->ended, &s->pending, held);
+    for (size_t i = s->pending.n - 1; i > 0 && items[i] == held && items[i - 1]->number > held->number; i--) {
+        items[i] = items[i - 1];
+        items[i - 1] = held;
+    }
+}
+
+static semel_status restore_begun(struct semel *s, struct semel_error *err)
+{
+    while (s->ended.n > 0) {
+        struct held *last = s->ended.items[s->ended.n - 1];
+        struct semel_row *row;
+        semel_status status = row_of(s, last, &row, err);
+        if (status != SEMEL_OK || row == NULL)
+            return status;
+        if (!semel__held_room(&s->pending))
+            return semel__fail_memory(err);
+        put_back(s, last);
+    }
+    return SEMEL_OK;
+}
+
+/* Handles what a savepoint of the caller's has undone since the last call: drops undone begins; messages whose end was
+ * undone are pending again. */
+static semel_status look_again(struct semel *s, struct semel_error *err)
+{
+    while (s->pending.n > 0) {
+        struct held *last = s->pending.items[s->pending.n - 1];
+        struct semel_row *row;
+        semel_status status = row_of(s, last, &row, err);
+        if (status != SEMEL_OK)
+            return status;
+        if (row != NULL)
+            break;
+        semel__held_drop(&s->pending, last);
+    }
+    return restore_begun(s, err);
+}
+
+/* ---- begin --------------------------------------------------------------------------------------- */
+
+static semel_status make_room(struct semel *s, struct semel_error *err)
+{
+    if (s->loose && s->pending.n == SEMEL_PENDING_MAX) /* committed without their ends; their leases will expire */
+        semel__held_drop(&s->pending, s->pending.items[0]);
+    if (s->pending.n == SEMEL_PENDING_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "%d messages were begun in this transaction and have no end: done or fail first",
+                           SEMEL_PENDING_MAX);
+    return semel__held_room(&s->pending) ? SEMEL_OK : semel__fail_memory(err);
+}
+
+/* Claims the message; if it may run, it is pending from now on. */
+static semel_status claim(struct semel *s, const struct semel__msg *msg, struct semel_verdict *ret,
+                          struct semel_error *err)
+{
+    struct semel_lease lease;
+    struct semel_settled settled;
+    size_t n = 0;
+    struct held *held = semel__held_new(s->policy.consumer, msg);
+    if (held == NULL)
+        return semel__fail_memory(err);
+    semel_status status = semel__lease_claim(&s->inbox, msg, 1, true, &s->arena, &lease, &n, &settled, err);
+    if (status != SEMEL_OK || n == 0) {
+        semel__free(held);
+        semel__show_settled(&settled, ret);
+        return status;
+    }
+    held->token = lease.progress.lease_token;
+    held->number = ++s->begins;
+    held->attempt = lease.progress.attempts;
+    status = hold_message(s, held, err);
+    if (status != SEMEL_OK) { /* the transaction has failed, and the claim with it */
+        semel__free(held);
+        return status;
+    }
+    struct held *before = held_find(&s->ended, held->consumer, held->source, held->id);
+    if (before != NULL) /* that begin was undone as well */
+        semel__held_drop(&s->ended, before);
+    semel__held_add(&s->pending, held);
+    semel__show_lease(&lease, ret);
+    ret->token = ret->lease_until_us = SEMEL_NONE; /* they are internal to the transaction */
+    return SEMEL_OK;
+}
+
+static semel_status begin(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
+                          struct semel_error *err)
+{
+    struct semel__msg m;
+    if (ret == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret is NULL");
+    semel_status status = semel__take_consumer(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__take_msg(s, msg, true, &m, err);
+    if (status == SEMEL_OK)
+        status = look_again(s, err);
+    if (status == SEMEL_OK)
+        status = make_room(s, err);
+    if (status == SEMEL_OK)
+        status = semel__use_order(s, &m, err);
+    return status == SEMEL_OK ? claim(s, &m, ret, err) : status;
+}
+
+semel_status semel_inbox_begin(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
+                               struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_CALLER, err);
+    return status == SEMEL_OK ? semel__leave(s, begin(s, msg, ret, err), err) : status;
+}
+
+/* ---- the end of a begun message ------------------------------------------------------------------ */
+
+/* The pending message of this name, and its row. *ret_held is NULL when it is not pending, or no longer. */
+static semel_status find(struct semel *s, const struct semel__msg *name, struct held **ret_held,
+                         struct semel_row **ret_row, struct semel_error *err)
+{
+    *ret_held = NULL;
+    semel_status status = look_again(s, err);
+    if (status == SEMEL_OK && (!semel__held_room(&s->ended) || !semel__held_room(&s->pending)))
+        status = semel__fail_memory(err); /* now, because a written end must fit into the list */
+    if (status != SEMEL_OK)
+        return status;
+    struct held *pending = held_find(&s->pending, s->policy.consumer, name->source, name->id);
+    struct held *held = pending != NULL ? pending : held_find(&s->ended, s->policy.consumer, name->source, name->id);
+    if (held == NULL)
+        return SEMEL_OK;
+    status = row_of(s, held, ret_row, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (*ret_row == NULL && pending != NULL)
+        semel__held_drop(&s->pending, pending);
+    else if (*ret_row != NULL && pending == NULL)
+        put_back(s, held);
+    *ret_held = *ret_row != NULL ? held : NULL;
+    return SEMEL_OK;
+}
+
+/* Remembers a message whose end was written, for a while. */
+static void note_end(struct semel *s, struct held *held)
+{
+    if (s->ended.n == SEMEL_ENDED_MAX)
+        semel__held_drop(&s->ended, s->ended.items[0]);
+    held_move(&s->pending, &s->ended, held);
+}
+
+/* Adds the payload that the begin did not have, if there is one. */
+static void add_payload(const struct semel_row *row, const struct semel__msg *brought, struct semel__msg *msg)
+{
+    if (row->kept || brought == NULL || semel__fp_differs(&row->fp, &brought->fp))
+        return;
+    msg->payload = brought->payload;
+    msg->headers = brought->headers;
+    msg->fp = brought->fp;
+}
+
+/* *ret has the answer for the broker. brought: NULL, or the message as passed with its end. */
+static semel_status end(struct semel *s, struct held *held, const struct semel_row *row,
+                        const struct semel__msg *brought, const struct semel_ending *ending, struct semel_verdict *ret,
+                        struct semel_error *err)
+{
+    struct semel_lease lease = {.progress = row->progress, .arrival = row->arrival};
+    semel__row_msg(row, &lease.msg);
+    add_payload(row, brought, &lease.msg);
+    semel_status status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
+    if (status == SEMEL_OK && lease.lost)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by somebody else");
+    if (status == SEMEL_OK)
+        status = unhold_message(s, held, err);
+    if (status != SEMEL_OK)
+        return status;
+    note_end(s, held);
+    bool kept = row->kept ||
+                (semel__str_given(lease.msg.payload) && semel__payload_stays(&s->policy, lease.progress.state));
+    struct semel_settled settled = {.act = semel__act_for(lease.progress.state, kept),
+                                    .why = lease.progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
+                                    .state = lease.progress.state,
+                                    .attempt = lease.progress.attempts,
+                                    .due_us = lease.progress.due_us,
+                                    .cls = lease.progress.error_class};
+    semel__show_settled(&settled, ret);
+    return SEMEL_OK;
+}
+
+static semel_status done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
+                         struct semel_error *err)
+{
+    struct semel__msg name;
+    struct held *held = NULL;
+    struct semel_row *row = NULL;
+    struct semel_ending ending = {.result = SEMEL_DONE, .outcome = outcome};
+    struct semel_verdict verdict;
+    semel_status status = semel__take_consumer(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__take_name(s, msg, &name, err);
+    if (status == SEMEL_OK)
+        status = semel__check_json("outcome", outcome, SEMEL_OUTCOME_MAX, false, err);
+    if (status == SEMEL_OK)
+        status = find(s, &name, &held, &row, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (held == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the message was not begun in this transaction, or its begin was rolled back");
+    return end(s, held, row, NULL, &ending, &verdict, err);
+}
+
+semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
+                              struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_CALLER, err);
+    return status == SEMEL_OK ? semel__leave(s, done(s, msg, outcome, err), err) : status;
+}
+
+/* ---- fail ---------------------------------------------------------------------------------------- */
+
+/* The begin is gone: records the attempt and its end at once. */
+static semel_status record(struct semel *s, const struct semel__msg *msg, const struct semel_ending *ending,
+                           struct semel_verdict *ret, struct semel_error *err)
+{
+    struct semel_settled settled;
+    semel_status status = semel__use_order(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__inbox_record(&s->inbox, msg, ending, &settled, err);
+    if (status == SEMEL_OK)
+        semel__show_settled(&settled, ret);
+    return status;
+}
+
+static semel_status fail(struct semel *s, const struct semel_msg *msg, enum semel_result result,
+                         struct semel_str reason, struct semel_verdict *ret, struct semel_error *err)
+{
+    struct semel__msg m;
+    struct held *held = NULL;
+    struct semel_row *row = NULL;
+    struct semel_ending ending = {.result = result};
+    semel_status status = semel__take_consumer(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__take_name(s, msg, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__take_msg(s, msg, true, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__check_result(result, false, err);
+    if (status == SEMEL_OK)
+        status = semel__check_str("reason", reason, err);
+    if (status == SEMEL_OK && !semel__clean_text(&s->arena, reason, &ending.text))
+        status = semel__fail_memory(err);
+    if (status == SEMEL_OK)
+        status = find(s, &m, &held, &row, err);
+    if (status != SEMEL_OK)
+        return status;
+    return held != NULL ? end(s, held, row, &m, &ending, ret, err) : record(s, &m, &ending, ret, err);
+}
+
+semel_status semel_inbox_fail(struct semel *s, const struct semel_msg *msg, enum semel_result result,
+                              struct semel_str reason, struct semel_verdict *ret, struct semel_error *err)
+{
+    struct semel_verdict unwanted;
+    semel_status status = semel__enter(s, SEMEL_WHOSE_CALLER, err);
+    if (status != SEMEL_OK)
+        return status;
+    return semel__leave(s, fail(s, msg, result, reason, ret != NULL ? ret : &unwanted, err), err);
 }

@@ -2,11 +2,10 @@
  *
  * handle.h: the inside of a handle, private to libsemel and to the rooms built on it.
  *
- *   handle.c   opening, closing, the frame of every call       message.c  converts public values and core's
- *   held.c     messages that were begun or claimed here        values.c   names and small things
- *   begin.c    begin, done, fail                               claim.c    claim, renew, finish, release, take, put
- *   process.c  process, process_set, work                      keep.c     consumers, tick, outbox
- *   keys.c     idempotency keys
+ *   handle.c   opening, closing, the frame of every call;      message.c  converts public values and core's
+ *              begin, done, fail                               values.c   names and small things
+ *   process.c  process, process_set, work                      claim.c    claim, renew, finish, release, take, put
+ *   keys.c     idempotency keys                                keep.c     consumers, tick, outbox
  *
  * Every public function is framed: semel__enter checks the handle and whose transaction it uses, and semel__leave
  * restores the store. Between them core's transactions are either real transactions or part of the caller's
@@ -115,25 +114,17 @@ struct semel_put {
 semel_status semel__put_many(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel_put *ret,
                              struct semel_error *err);
 
-/* ---- held.c ---- */
+/* ---- handle.c: messages that were begun or claimed ---- */
 
 /* NULL: no memory. It is in no list yet. */
 struct held *semel__held_new(struct semel_str consumer, const struct semel__msg *msg);
 bool semel__held_room(struct held_list *list); /* for one more; false: no memory */
 void semel__held_add(struct held_list *list, struct held *held);
-struct held *semel__held_find(const struct held_list *list, struct semel_str consumer, struct semel_str source,
-                              struct semel_str id);
 bool semel__held_is(const struct held *held, const struct semel_row *row); /* the message of this row */
 struct held *semel__held_by_token(const struct held_list *list, int64_t token);
 void semel__held_drop(struct held_list *list, struct held *held);
-void semel__held_move(struct held_list *from, struct held_list *to, struct held *held); /* `to` must have room */
-void semel__held_clear(struct held_list *list);
 void semel__held_done(struct held_list *list);
 
-/* If the database itself refuses to commit a message without an end (PostgreSQL), notes a begun message there too, in
- * the caller's transaction. Otherwise does nothing. */
-semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err);
-semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err);
 /* Does the database itself refuse to commit a message or a key without an end? */
 bool semel__holds_in_store(const struct semel *s);
 /* An end under this token was refused: the caller's transaction cannot commit from now on. */
