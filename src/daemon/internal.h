@@ -134,7 +134,7 @@ struct daemon_route {
     struct semel_route_breaker breaker; /* of all its workers */
     pthread_mutex_t breaker_lock;
     int openings;                  /* as they were logged last; under that lock */
-    atomic_bool held;              /* what is stored is not what the file says: nothing is taken (settings.c) */
+    atomic_bool held;              /* what is stored is not what the file says: nothing is taken */
     pthread_mutex_t lock;          /* of why_held */
     char why_held[SEMEL_TASK_WHY]; /* "": not known yet */
     bool stored;                   /* the file's settings were stored; of the first worker's thread, as is the next */
@@ -144,14 +144,8 @@ struct daemon_route {
 /* retry_ms: when it is tried again; 0: that is left out. */
 void semel__daemon_log(const struct daemon_route *route, enum semel_log_level level, const char *text,
                        semel_status status, const struct semel_error *err, int retry_ms);
-/* Workers that wait look around. `polls`: those that poll, too, or are about to: that poll delivers nothing. Any
- * thread. */
-void semel__daemon_wake(struct daemon_route *route, bool polls);
-/* Reports whether the source is connected; err: why not, where that is known. */
-void semel__daemon_source_up(struct daemon_route *route, bool up, const struct semel_error *err);
 
 /* The bodies of tasks. */
-void semel__daemon_source(void *route);
 void semel__daemon_worker(void *worker);  /* effects in the database, and what is stored for pull */
 void semel__daemon_outside(void *worker); /* http, exec */
 void semel__daemon_pull(void *worker);    /* answers those who pull */
@@ -169,13 +163,11 @@ semel_status semel__daemon_reconciled(struct semel_inbox *inbox, const struct se
                                       const struct semel_call_end *end, struct semel_str *ret_reason, bool *ret_done,
                                       struct semel_error *err);
 
-/* settings.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
+/* route.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
  * every tick. */
 semel_status semel__daemon_settings_ask(struct daemon_worker *worker, struct semel_error *err);
 /* The turn of a worker whose route is held: serves nobody, keeps house, asks again. false: it is not held. */
 bool semel__daemon_settings_hold(struct daemon_worker *worker);
-/* The route is held, and no worker has anything to answer. */
-bool semel__daemon_settings_rest(const struct daemon_route *route);
 
 /* worker.c, for every worker: a store, an inbox and a pump. Waits and tries again until it succeeds; false: stopped. */
 bool semel__daemon_worker_open(struct daemon_worker *worker);

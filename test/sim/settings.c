@@ -4,7 +4,7 @@
  *
  * People say one thing after the other; workers then read what is stored, now and then, and go by it. Or each worker
  * has a file, of which there are two: it stores what the file says when it starts, and is held while that is refused,
- * or is not as stored; then it keeps house under what is stored (as src/daemon/settings.c does).
+ * or is not as stored; then it keeps house under what is stored (as src/daemon/route.c does).
  *
  * Invariants: what is refused changes nothing; what is allowed leaves no row behind that would mean something else.
  */
