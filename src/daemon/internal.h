@@ -151,18 +151,6 @@ void semel__daemon_outside(void *worker); /* http, exec */
 void semel__daemon_pull(void *worker);    /* answers those who pull */
 void semel__daemon_others(void *daemon);  /* housekeeping of consumers that are no routes (house.c) */
 
-/* outside.c, for whoever asks. A caller for the handler, which is http or exec. */
-semel_status semel__daemon_open_caller(const struct semel_do *handler, struct semel_caller **ret,
-                                       struct semel_error *err);
-/* Its end was not reported, and its call may run until its time is over, by the store's clock (P45): only then can "not
- * done" be trusted. */
-bool semel__daemon_may_run_still(const struct semel_do *handler, const struct semel_row *row, int64_t store_us);
-/* Records what a reconcile was answered: resolved, discarded or retried. *ret_reason: what the answer was; not given:
- * the outcome stays unknown. *ret_done: it is recorded; not, if the row has changed since updated_us. */
-semel_status semel__daemon_reconciled(struct semel_inbox *inbox, const struct semel__msg *msg, int64_t updated_us,
-                                      const struct semel_call_end *end, struct semel_str *ret_reason, bool *ret_done,
-                                      struct semel_error *err);
-
 /* route.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
  * every tick. */
 semel_status semel__daemon_settings_ask(struct daemon_worker *worker, struct semel_error *err);
