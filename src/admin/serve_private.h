@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * serve_private.h: what serve*.c, ingest.c and pull.c share.
+ * serve_private.h: what serve.c, ingest.c and pull.c share.
  *
  * An endpoint stands between the loop's thread and a thread of the daemon: requests of one route wait in it. The loop's
  * thread puts them in and answers those that have waited for too long (`overdue`); the route's thread takes them out.
@@ -66,8 +66,6 @@ void semel__endpoint_later(struct semel_http_exchange *x, int after_s, const cha
 void semel__endpoint_count(struct semel_serve *serve, enum semel_family family, struct semel_str consumer,
                            const char *second, const char *third, uint64_t n);
 
-/* ---- serve_table.c: listeners and their routes from the settings ---- */
-semel_status semel__serve_plan(struct semel_serve *serve, struct semel_error *err);
 /* ---- admin.c: the pages of admin ---- */
 extern const struct semel_http_route semel__admin_routes[];
 extern const size_t semel__admin_routes_n;
