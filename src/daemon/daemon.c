@@ -5,21 +5,25 @@
  *
  * Besides the tasks of units there are four: `http` runs the server's loop, `counts` counts rows for the gauges by
  * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), `house` keeps house
- * for consumers that are no routes and for idempotency keys (house.c), and `api` answers operators, on a connection of
+ * for consumers that are no routes and for idempotency keys, and `api` answers operators, on a connection of
  * its own; on SQLite, which has one per process, on a handle of its own, so that a long list holds workers up for as
  * long as it is read.
  */
-#include "daemon/daemon.h"
-
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
+#include <stdio.h>
 
+#include "daemon/daemon.h"
 #include "base/error.h"
 #include "base/str.h"
 #include "daemon/internal.h"
 #include "store/query.h"
+#include "core/house.h"
 
+#define ROWS 1000
+#define PAUSE_US INT64_C(1000000) /* between rounds, at least */
+#define QUIET_MAX 3               /* up to eight times as long where nothing happens */
 #define TURN_MS 500
 #define STOP_TURN_MS 20
 #define LAST_US (INT64_C(2) * 1000000) /* what is given up needs some time to be recorded */
@@ -155,6 +159,108 @@ static void http_turns(void *ctx)
 {
     struct semel_daemon *daemon = ctx;
     semel__task_beat(&daemon->http);
+}
+
+/* ---- housekeeping for others ----------------------------------------------------------------------
+ *
+ * A task keeps house (core/house.h) for consumers that are no routes of this file, and for idempotency keys. So the
+ * messages of a program that uses SQL alone get their leases recovered, their gaps decided and their old rows purged
+ * wherever a daemon runs. No handler runs here: nobody but the program itself can do that.
+ *
+ * It has a connection of its own, so that it is in no worker's way; `schedule.others: false` turns it off. The first
+ * worker of each route keeps house for that route. Rounds are bounded, at most ROWS rows each; a failure is logged once,
+ * and tried again. */
+
+struct others {
+    struct semel_daemon *daemon;
+    struct semel_store *store;
+    struct semel_random rng;
+    struct semel_house house;
+    char owner[128];
+    char said[sizeof((struct semel_error){0}.text)]; /* of the consumer that was reported last */
+    int failures, quiet;
+    bool down; /* the connection is to be made anew */
+};
+
+static bool is_no_route(void *ctx, struct semel_str consumer)
+{
+    const struct semel_conf *conf = ((const struct others *)ctx)->daemon->conf;
+    for (size_t i = 0; i < conf->n_routes; i++)
+        if (semel__str_eq(conf->routes[i].name, consumer))
+            return false;
+    return true;
+}
+
+/* A consumer whose settings cannot be read is news once. */
+static void report(struct others *o, const struct semel_house_round *round, size_t keys)
+{
+    const char *damage = round->damage.status != SEMEL_OK ? round->damage.text : "";
+    if (round->n + keys > 0)
+        SEMEL__LOG(o->daemon->log, SEMEL_LOG_DEBUG, "housekeeping of other consumers",
+                   SEMEL_F_INT("recovered", round->done[SEMEL_HOUSE_RECOVERED]),
+                   SEMEL_F_INT("decided", round->done[SEMEL_HOUSE_DECIDED]),
+                   SEMEL_F_INT("woken", round->done[SEMEL_HOUSE_WOKEN]),
+                   SEMEL_F_INT("purged", round->done[SEMEL_HOUSE_PURGED]), SEMEL_F_INT("keys", keys));
+    if (damage[0] != '\0' && strcmp(damage, o->said) != 0)
+        SEMEL__LOG(o->daemon->log, SEMEL_LOG_WARN, "no housekeeping for a consumer", SEMEL_F_Z("error", damage));
+    snprintf(o->said, sizeof o->said, "%s", damage);
+}
+
+/* *ret_full: there is more to do. */
+static semel_status run_round(struct others *o, bool *ret_full, struct semel_error *err)
+{
+    struct semel_house_round round = {.wants = is_no_route, .ctx = o, .max = ROWS};
+    size_t keys = 0;
+    semel_status status = SEMEL_OK;
+    if (o->store == NULL) {
+        status = semel__daemon_open_store(o->daemon, &o->store, err);
+        if (status != SEMEL_OK)
+            return status;
+        semel__house_init(&o->house, o->store, &o->rng, semel__str(o->owner));
+    }
+    if (o->down)
+        status = semel_store_reopen(o->store, err);
+    o->down = status != SEMEL_OK;
+    if (status == SEMEL_OK)
+        status = semel__house_round(&o->house, &round, err);
+    if (status == SEMEL_OK)
+        status = semel__house_keys(&o->house, ROWS, &keys, err);
+    o->down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    report(o, &round, keys);
+    *ret_full = round.n >= ROWS || keys >= ROWS;
+    o->quiet = round.n + keys > 0 ? 0 : o->quiet < QUIET_MAX ? o->quiet + 1 : QUIET_MAX;
+    return status;
+}
+
+static int pause_ms(const struct others *o)
+{
+    int64_t every_us = o->daemon->conf->schedule.every_us;
+    return (int)(((every_us > PAUSE_US ? every_us : PAUSE_US) << o->quiet) / 1000);
+}
+
+static void keep_house(void *arg)
+{
+    struct others o = {.daemon = arg};
+    semel__random_seed_os(&o.rng);
+    snprintf(o.owner, sizeof o.owner, "%s/%ld/house", o.daemon->host, (long)getpid());
+    while (!semel__daemon_stopping(o.daemon)) {
+        struct semel_error err = {0};
+        bool full = false;
+        semel__task_beat(&o.daemon->others);
+        semel_status status = run_round(&o, &full, &err);
+        int wait_ms = full ? 0 : pause_ms(&o);
+        if (status != SEMEL_OK) {
+            wait_ms = semel__daemon_backoff_ms(++o.failures, &o.rng);
+            if (o.failures == 1)
+                SEMEL__LOG(o.daemon->log, SEMEL_LOG_WARN, "cannot keep house for other consumers; retrying",
+                           SEMEL_F_Z("error", err.text), SEMEL_F_INT("retry_ms", wait_ms));
+        } else
+            o.failures = 0;
+        semel__daemon_sleep(o.daemon, wait_ms);
+    }
+    if (o.store != NULL)
+        semel__house_done(&o.house);
+    semel_store_close(o.store);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------- */
@@ -336,7 +442,7 @@ static semel_status start_all(struct semel_daemon *daemon, struct semel_error *e
     if (status == SEMEL_OK && daemon->conf->admin.on)
         status = semel__task_start(&daemon->api, "api", run_api, daemon, err);
     if (status == SEMEL_OK && daemon->conf->schedule.others)
-        status = semel__task_start(&daemon->others, "house", semel__daemon_others, daemon, err);
+        status = semel__task_start(&daemon->others, "house", keep_house, daemon, err);
     for (struct semel_unit *unit = daemon->units; status == SEMEL_OK && unit != NULL; unit = unit->next)
         status = unit->kind->start(unit, err);
     return status;

@@ -149,7 +149,6 @@ void semel__daemon_log(const struct daemon_route *route, enum semel_log_level le
 void semel__daemon_worker(void *worker);  /* effects in the database, and what is stored for pull */
 void semel__daemon_outside(void *worker); /* http, exec */
 void semel__daemon_pull(void *worker);    /* answers those who pull */
-void semel__daemon_others(void *daemon);  /* housekeeping of consumers that are no routes (house.c) */
 
 /* route.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
  * every tick. */
