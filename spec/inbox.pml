@@ -219,7 +219,7 @@ claimed:
             goto again
         fi
     }
-    /* core/leases.c run_outside, daemon/outside.c: the call begins. A worker that stalled before it begins late. */
+    /* core/leases.c run_outside, daemon/worker.c: the call begins. A worker that stalled before it begins late. */
     atomic {
         MAY_DIE;
 #ifdef OUTSIDE

@@ -156,18 +156,8 @@ semel_status semel__daemon_settings_ask(struct daemon_worker *worker, struct sem
 /* The turn of a worker whose route is held: serves nobody, keeps house, asks again. false: it is not held. */
 bool semel__daemon_settings_hold(struct daemon_worker *worker);
 
-/* worker.c, for every worker: a store, an inbox and a pump. Waits and tries again until it succeeds; false: stopped. */
-bool semel__daemon_worker_open(struct daemon_worker *worker);
-void semel__daemon_worker_close(struct daemon_worker *worker);
-/* Waits until it is woken, or, where deliveries are wanted, a poll would deliver: then true. */
-bool semel__daemon_worker_wait(struct daemon_worker *worker, int wait_ms, bool deliveries);
-/* Reports and counts what a step or tick came to; returns how long to leave the environment alone, in milliseconds. */
+/* worker.c: reports and counts what a step or tick came to; returns how long to leave the environment alone, in milliseconds. */
 int semel__daemon_worker_report(struct daemon_worker *worker, semel_status status, const struct semel_error *err);
-/* Where the worker listens and takes nothing before until_us: nobody has to wait for that. */
-void semel__daemon_worker_pauses(struct daemon_worker *worker, int64_t now_us);
-/* Counts the unknown outcomes of the route, at most once per second (unknown.next_us is 0: now), and reports when there
- * are unknown_max of them, or fewer again: into worker->unknown.full, the log and the metrics (A10). */
-void semel__daemon_count_unknown(struct daemon_worker *worker, struct semel_arena *arena);
 /* When it ticks again: after the set time, and where nothing happens after up to eight times as long. */
 void semel__daemon_worker_ticked(struct daemon_worker *worker, int64_t now_us, bool idle);
 /* Milliseconds until the next tick; one that is due is 0. */

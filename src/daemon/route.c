@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * route.c: a route as a unit of the daemon: built from its settings, started, stopped, and shown; whether it may run; its
- * source thread; and its circuit breaker, with the lock that its workers share. The workers are in worker.c and
- * outside.c.
+ * source thread; and its circuit breaker, with the lock that its workers share. The workers are in worker.c.
  *
  * Invariants: locks are taken in this order: the breaker's, then the handoff's or the endpoint's. Neither of those asks
  * the breaker while it has its own.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * worker.c: a worker whose effects are in the database: core's pump on a queue of the handoff, or on the HTTP endpoint
- * of a route that listens. And the thread of a `pull` route that answers those who fetch what the workers have stored.
+ * worker.c: the workers of a route. One whose effects are in the database is core's pump on a queue of the handoff, or
+ * on the HTTP endpoint of a route that listens; another calls what is outside of it; and the thread of a `pull` route
+ * answers those who fetch what the workers have stored. `semel inbox reconcile` asks as a worker does, without a daemon.
  *
  * The first worker of a route also ticks: recovery, stored work that is due, purge. Every process does, and core makes
  * that safe. Where messages come from the inbox itself every worker ticks, and there is nothing else to do.
@@ -9,11 +10,14 @@
 #include <errno.h>
 #include <poll.h>
 #include <unistd.h>
+#include <sys/epoll.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "store/query.h"
 #include "daemon/internal.h"
 #include "daemon/positions.h"
+#include "base/str.h"
 
 #define LATER_MS 1000
 #define QUIET_MAX 3
@@ -24,6 +28,18 @@
 #define QUIET_MS 1000 /* the longest wait of a worker that does not tick */
 #define PULL_MS 250
 #define PULL_ARENA_MAX ((size_t)1 << 24)
+#define ARENA_MAX ((size_t)128 << 20)
+/* Of what is taken at once; more than the inbox reads: memory must not end here, after the commit. */
+#define TAKEN_MAX ((size_t)2 << 30)
+#define ASK_FIRST_US (INT64_C(2) * 1000000)
+#define ASK_CEILING_US (INT64_C(60) * 1000000)
+#define ENDS_MAX 64
+#define PAGE 16
+#define ASKING_MAX ((size_t)512 << 20)
+#define COUNT_PAUSE_US INT64_C(1000000)
+#define ASK_ROWS 16
+#define UNHEARD_MAX \
+    10 /* probes that asked in vain, before a message has to find out: the reconcile alone may be down */
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
@@ -169,7 +185,8 @@ static void set_pump(struct daemon_worker *worker)
     pump->position_updates.fenced_ctx = worker->route;
 }
 
-bool semel__daemon_worker_open(struct daemon_worker *worker)
+/* For every worker: a store, an inbox and a pump. Waits and tries again until it succeeds; false: stopped. */
+static bool worker_open(struct daemon_worker *worker)
 {
     struct daemon_route *route = worker->route;
     semel__random_seed_os(&worker->rng);
@@ -194,7 +211,7 @@ bool semel__daemon_worker_open(struct daemon_worker *worker)
     return false;
 }
 
-void semel__daemon_worker_close(struct daemon_worker *worker)
+static void worker_close(struct daemon_worker *worker)
 {
     if (worker->route->listens && worker->broker != NULL)
         semel__ingest_serve(worker->broker, false); /* who still waits is answered */
@@ -205,7 +222,8 @@ void semel__daemon_worker_close(struct daemon_worker *worker)
 
 /* ---- turning ------------------------------------------------------------------------------------- */
 
-bool semel__daemon_worker_wait(struct daemon_worker *worker, int wait_ms, bool deliveries)
+/* Waits until it is woken, or, where deliveries are wanted, a poll would deliver: then true. */
+static bool worker_wait(struct daemon_worker *worker, int wait_ms, bool deliveries)
 {
     struct pollfd fds[] = {{.fd = worker->wake_fd, .events = POLLIN},
                            {.fd = deliveries ? semel_broker_fd(worker->broker) : -1, .events = POLLIN}};
@@ -217,7 +235,8 @@ bool semel__daemon_worker_wait(struct daemon_worker *worker, int wait_ms, bool d
     return fds[1].revents != 0;
 }
 
-void semel__daemon_worker_pauses(struct daemon_worker *worker, int64_t now_us)
+/* Where the worker listens and takes nothing before until_us: nobody has to wait for that. */
+static void worker_pauses(struct daemon_worker *worker, int64_t now_us)
 {
     if (worker->route->listens && worker->pump.resume_us != SEMEL_NONE && worker->pump.resume_us > now_us)
         semel__ingest_full(worker->broker, worker->pump.resume_us);
@@ -243,7 +262,9 @@ int semel__daemon_worker_report(struct daemon_worker *worker, semel_status statu
     return wait_ms;
 }
 
-void semel__daemon_count_unknown(struct daemon_worker *worker, struct semel_arena *arena)
+/* Counts the unknown outcomes of the route, at most once per second (unknown.next_us is 0: now), and reports when there
+ * are unknown_max of them, or fewer again: into worker->unknown.full, the log and the metrics (A10). */
+static void count_unknown(struct daemon_worker *worker, struct semel_arena *arena)
 {
     const struct semel_route *conf = worker->route->conf;
     struct semel_error err = {0};
@@ -273,7 +294,7 @@ static void note(struct daemon_worker *worker, semel_status status, const struct
 {
     int wait_ms = semel__daemon_worker_report(worker, status, err);
     if (wait_ms > 0)
-        (void)semel__daemon_worker_wait(worker, wait_ms, false);
+        (void)worker_wait(worker, wait_ms, false);
 }
 
 void semel__daemon_worker_ticked(struct daemon_worker *worker, int64_t now_us, bool idle)
@@ -334,15 +355,15 @@ static void rest(struct daemon_worker *worker, int64_t until_us, int64_t now_us,
     int64_t left_us = until_us - now_us;
     if (left_us < (int64_t)wait_ms * 1000)
         wait_ms = (int)(left_us / 1000) + 1;
-    semel__daemon_worker_pauses(worker, now_us);
-    (void)semel__daemon_worker_wait(worker, wait_ms, false);
+    worker_pauses(worker, now_us);
+    (void)worker_wait(worker, wait_ms, false);
 }
 
 /* Whoever has the probe keeps it from the others: so only who has a message takes it, or who must connect first. */
 static void probe(struct daemon_worker *worker, int wait_ms)
 {
     bool down = worker->pump.store_down || worker->pump.broker_down;
-    if (down || semel__daemon_worker_wait(worker, wait_ms, true))
+    if (down || worker_wait(worker, wait_ms, true))
         step(worker, semel__now(&semel__clock_real), 0);
 }
 
@@ -350,7 +371,7 @@ static void turn(struct daemon_worker *worker)
 {
     if (semel__daemon_settings_hold(worker)) {
         atomic_store(&worker->rests, true);
-        (void)semel__daemon_worker_wait(worker, HELD_MS, false);
+        (void)worker_wait(worker, HELD_MS, false);
         return;
     }
     int64_t now_us = semel__now(&semel__clock_real);
@@ -371,13 +392,13 @@ static void turn(struct daemon_worker *worker)
 void semel__daemon_worker(void *arg)
 {
     struct daemon_worker *worker = arg;
-    if (!semel__daemon_worker_open(worker))
+    if (!worker_open(worker))
         return;
     while (!semel__daemon_stopping(worker->route->daemon)) {
         semel__task_beat(&worker->task);
         turn(worker);
     }
-    semel__daemon_worker_close(worker);
+    worker_close(worker);
 }
 
 /* ---- pull ---------------------------------------------------------------------------------------- */
@@ -390,7 +411,7 @@ static void turn_pull(struct daemon_worker *worker, struct semel_arena *arena)
     semel_status status = SEMEL_OK;
     if (semel__daemon_settings_hold(worker)) {
         semel__pull_close(route->pull);
-        (void)semel__daemon_worker_wait(worker, PULL_MS, false);
+        (void)worker_wait(worker, PULL_MS, false);
         (void)semel__serve_pull(route->daemon->serve, route->conf);
         return;
     }
@@ -400,7 +421,7 @@ static void turn_pull(struct daemon_worker *worker, struct semel_arena *arena)
     }
     if (semel__pull_unknown(route->pull))
         worker->unknown.next_us = 0;
-    semel__daemon_count_unknown(worker, arena);
+    count_unknown(worker, arena);
     semel__pull_full(route->pull, worker->unknown.full);
     if (status == SEMEL_OK)
         status = semel__pull_step(route->pull, &worker->inbox, PULL_MS, &n, &err);
@@ -413,13 +434,908 @@ void semel__daemon_pull(void *arg)
     struct daemon_worker *worker = arg;
     struct semel_arena arena;
     semel__arena_init(&arena, PULL_ARENA_MAX);
-    if (semel__daemon_worker_open(worker)) {
+    if (worker_open(worker)) {
         while (!semel__daemon_stopping(worker->route->daemon)) {
             semel__task_beat(&worker->task);
             turn_pull(worker, &arena);
         }
-        semel__daemon_worker_close(worker);
+        worker_close(worker);
     }
     semel__pull_close(worker->route->pull);
     semel__arena_done(&arena);
+}
+
+/* ==== effects outside the database ===================================================================
+ *
+ * Such a worker claims, calls, renews and commits the ends.
+ *
+ * Invariants: a call starts only after its claim was committed, and at most `concurrency` run. Leases are renewed at a
+ * third of their time, whatever the calls do. An end is committed, or tried again until it is: what a call came to is
+ * not forgotten while this process lives; if it dies, the lease runs out. No message is charged for a call that
+ * certainly did nothing. What is unknown is asked for (E2) and never repeated on a guess. An outage makes few unknown
+ * outcomes: a route that pauses asks for one of them before it tries a message, and at `unknown_max` nothing starts.
+ */
+
+enum slot_state { SLOT_FREE, SLOT_CALLS, SLOT_ENDED, SLOT_UNTOUCHED };
+
+struct slot {
+    enum slot_state state;
+    struct semel_arena arena;
+    struct semel_call call;
+    struct semel_lease lease;   /* of a call that is no reconcile */
+    struct semel_ending ending; /* ENDED */
+    int64_t started_us, renew_us;
+    int64_t updated_us; /* of the row that is asked for */
+    bool probe;         /* its answer says whether the other side is back */
+};
+
+struct outside {
+    struct daemon_worker *worker;
+    struct semel_caller *caller;
+    int ready_fd; /* an epoll: the worker is woken, or a poll would deliver */
+    struct semel_arena arena;
+    struct slot *slots;
+    struct semel_lease *leases; /* room for as many as there are slots */
+    struct semel_ending *endings;
+    size_t *which;
+    size_t n, used;
+    bool look; /* something may be due */
+    bool cancelled;
+    int64_t next_ask_us, ask_every_us;
+    int64_t ask_after;  /* the arrival that was asked for last: each has its turn; SEMEL_NONE */
+    int64_t rest_us;    /* the store fails: it is left alone until then */
+    bool asking, heard; /* while the route pauses: a probe asks; one was answered, so a message may be tried */
+    int unheard;        /* probes in a row that asked in vain */
+};
+
+/* Calls go on and leases are renewed whatever the store does: so nothing sleeps here. */
+static void outside_note(struct outside *o, semel_status status, const struct semel_error *err)
+{
+    int64_t wait_us = (int64_t)semel__daemon_worker_report(o->worker, status, err) * 1000;
+    int64_t most_us = o->worker->route->conf->policy.lease_us / 10;
+    if (wait_us > 0)
+        o->rest_us = semel__steady_us() + (wait_us < most_us ? wait_us : most_us);
+}
+
+/* ---- slots --------------------------------------------------------------------------------------- */
+
+static struct slot *free_slot(struct outside *o)
+{
+    for (size_t i = 0; i < o->n; i++)
+        if (o->slots[i].state == SLOT_FREE)
+            return &o->slots[i];
+    return NULL;
+}
+
+static void slot_free(struct outside *o, struct slot *slot)
+{
+    slot->state = SLOT_FREE;
+    semel__arena_reset(&slot->arena);
+    o->used--;
+}
+
+static bool slot_fill(struct outside *o, struct slot *slot, const struct semel__msg *msg, int attempt, bool ask)
+{
+    struct daemon_route *route = o->worker->route;
+    if (!semel__msg_copy(&slot->arena, msg, &slot->lease.msg) ||
+        !semel__step_key(route->conf->name, msg->source, msg->id, SEMEL_STR("effect"), slot->call.key))
+        return false;
+    slot->call.tag = slot;
+    slot->call.consumer = route->conf->name;
+    slot->call.msg = &slot->lease.msg;
+    slot->call.attempt = attempt;
+    slot->call.ask = ask;
+    slot->started_us = semel__steady_us();
+    return true;
+}
+
+/* Leases that were claimed or taken begin to run. Their time runs since `from_us`, before the claim was begun: one that
+ * has lost half of it already is given back, for it could run out before it is renewed. */
+static void start_all(struct outside *o, struct semel_lease *leases, size_t n, int64_t from_us)
+{
+    int64_t lease_us = o->worker->route->conf->policy.lease_us;
+    for (size_t i = 0; i < n; i++) {
+        struct slot *slot = free_slot(o);
+        o->used++;
+        slot->lease = leases[i];
+        slot->lease.progress.error_text = slot->lease.progress.outcome = (struct semel_str){0};
+        slot->lease.progress.lease_owner = semel__str(o->worker->owner);
+        slot->renew_us = from_us + lease_us / 3;
+        if (!slot_fill(o, slot, &leases[i].msg, leases[i].progress.attempts, false)) {
+            struct semel_error ignored = {0}; /* no memory to keep it: given back now, or the lease runs out */
+            (void)semel__pump_release(&o->worker->pump, semel__now(&semel__clock_real), &leases[i], 1, &ignored);
+            slot_free(o, slot);
+            continue;
+        }
+        slot->state = slot->started_us - from_us > lease_us / 2 ? SLOT_UNTOUCHED : SLOT_CALLS;
+        if (slot->state == SLOT_CALLS)
+            semel__caller_start(o->caller, &slot->call);
+    }
+}
+
+/* ---- new work ------------------------------------------------------------------------------------ */
+
+static void claim(struct outside *o, int64_t now_us)
+{
+    struct semel_error err = {0};
+    size_t n = 0;
+    int64_t from_us = semel__steady_us();
+    semel__arena_reset(&o->arena);
+    o->worker->pump.wait_ms = 0;
+    semel_status status = semel__pump_claim(&o->worker->pump, now_us, o->n - o->used, &o->arena, o->leases, &n, &err);
+    o->heard &= n == 0; /* its end says more than an answer of before */
+    start_all(o, o->leases, n, from_us);
+    outside_note(o, status, &err);
+}
+
+static void take_due(struct outside *o, int64_t now_us)
+{
+    struct semel_error err = {0};
+    size_t n = 0, room = o->n - o->used;
+    int64_t from_us = semel__steady_us();
+    semel__arena_reset(&o->arena);
+    semel_status status = semel__pump_take(&o->worker->pump, now_us, room, &o->arena, o->leases, &n, &err);
+    o->heard &= n == 0;
+    start_all(o, o->leases, n, from_us);
+    o->look = status == SEMEL_OK && n > 0;
+    outside_note(o, status, &err);
+}
+
+static void outside_tick(struct outside *o, int64_t now_us)
+{
+    struct daemon_worker *worker = o->worker;
+    struct semel_error err = {0};
+    size_t n = 0;
+    semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
+    if (status == SEMEL_OK)
+        status = semel__daemon_settings_ask(worker, &err);
+    semel__daemon_worker_ticked(worker, now_us, n == 0 && o->used == 0);
+    o->look = status == SEMEL_OK;
+    outside_note(o, status, &err);
+}
+
+/* ---- what is unknown ----------------------------------------------------------------------------- */
+
+/* Asked for already; or our own call of it, whose lease was lost, runs on: the other side could only say "not yet". */
+static bool in_work(const struct outside *o, const struct semel_row *row)
+{
+    for (size_t i = 0; i < o->n; i++)
+        if (o->slots[i].state != SLOT_FREE && semel__str_eq(o->slots[i].lease.msg.id, row->id) &&
+            semel__str_eq(o->slots[i].lease.msg.source, row->source))
+            return true;
+    return false;
+}
+
+/* Its end was not reported, and its call may run until its time is over, by the store's clock (P45): only then can "not
+ * done" be trusted. */
+static bool may_run_still(const struct semel_do *handler, const struct semel_row *row, int64_t store_us)
+{
+    int64_t timeout_us = handler->kind == SEMEL_DO_HTTP ? handler->u.http.timeout_us : handler->u.exec.timeout_us;
+    return row->progress.error_class == SEMEL_CLASS_LEASE && store_us - row->updated_us < timeout_us;
+}
+
+/* false: it is not asked for now. */
+static bool ask_row(struct outside *o, const struct semel_row *row, int64_t store_us, bool probe)
+{
+    struct semel__msg msg;
+    struct slot *slot = free_slot(o);
+    if (slot == NULL || in_work(o, row))
+        return false;
+    if (may_run_still(&o->worker->route->conf->handler, row, store_us)) {
+        o->ask_every_us = ASK_FIRST_US;
+        return false;
+    }
+    semel__row_msg(row, &msg);
+    o->used++;
+    slot->updated_us = row->updated_us;
+    slot->probe = probe;
+    if (!slot_fill(o, slot, &msg, row->progress.attempts, true)) {
+        slot_free(o, slot);
+        return false;
+    }
+    slot->state = SLOT_CALLS;
+    semel__caller_start(o->caller, &slot->call);
+    return true;
+}
+
+/* The next unknown ones after those that were listed last; by the store's clock it is *ret_store_us then. */
+static semel_status list_unknown(struct outside *o, size_t max, struct semel_row **ret, size_t *ret_n,
+                                 int64_t *ret_store_us)
+{
+    struct daemon_worker *worker = o->worker;
+    struct semel_filter filter = {.consumer = worker->route->conf->name,
+                                  .states = 1u << SEMEL_STATE_UNKNOWN,
+                                  .received_before_us = SEMEL_NONE,
+                                  .received_after_us = SEMEL_NONE};
+    struct semel_error err = {0};
+    size_t damaged;
+    *ret_n = 0;
+    semel__arena_reset(&o->arena);
+    semel_status status = semel_query_list(worker->store, &filter, o->ask_after, max, false, &o->arena, ret, ret_n,
+                                           &damaged, &err);
+    if (status == SEMEL_OK && *ret_n > 0)
+        status = semel_store_now(worker->store, ret_store_us, &err);
+    if (status != SEMEL_OK)
+        semel__daemon_log(worker->route, SEMEL_LOG_WARN, "cannot list unknown outcomes", status, &err, 0);
+    return status;
+}
+
+static bool pauses(const struct outside *o)
+{
+    return semel__route_breaker_look(o->worker->pump.breaker).state != SEMEL_BREAKER_CLOSED;
+}
+
+static void ask(struct outside *o)
+{
+    struct semel_row *rows;
+    size_t n;
+    int64_t now_us = semel__steady_us(), store_us = 0;
+    if (!o->caller->can_ask || now_us < o->next_ask_us || o->used == o->n || o->worker->pump.store_down)
+        return;
+    if (pauses(o) && !o->heard)
+        return; /* the probe asks */
+    o->next_ask_us = now_us + o->ask_every_us;
+    o->ask_every_us = o->ask_every_us * 2 < ASK_CEILING_US ? o->ask_every_us * 2 : ASK_CEILING_US;
+    if (list_unknown(o, o->n - o->used, &rows, &n, &store_us) != SEMEL_OK)
+        return;
+    for (size_t i = 0; i < n; i++)
+        (void)ask_row(o, &rows[i], store_us, false);
+    if (o->ask_after != SEMEL_NONE && n == 0)
+        o->next_ask_us = now_us; /* begin again with the first */
+    o->ask_after = n > 0 ? rows[n - 1].arrival : SEMEL_NONE;
+}
+
+/* ---- while the route pauses ---------------------------------------------------------------------- */
+
+/* Asks for one that is unknown; each has its turn. false: there is none to ask for. */
+static bool ask_one(struct outside *o)
+{
+    struct semel_row *rows;
+    size_t n;
+    int64_t store_us = 0;
+    for (bool again = true; again;) {
+        again = o->ask_after != SEMEL_NONE;
+        if (list_unknown(o, ASK_ROWS, &rows, &n, &store_us) != SEMEL_OK)
+            return false;
+        for (size_t i = 0; i < n; i++) {
+            o->ask_after = rows[i].arrival;
+            if (ask_row(o, &rows[i], store_us, true))
+                return true;
+        }
+        if (n < ASK_ROWS)
+            o->ask_after = SEMEL_NONE;
+    }
+    return false;
+}
+
+/* May messages be taken? While the route pauses only after a reconcile was answered: a message that is tried while the
+ * other side is down is one more unknown outcome. Where too many are unknown, it asks nevertheless. */
+static bool may_start(struct outside *o, int64_t now_us)
+{
+    struct semel_pump *pump = &o->worker->pump;
+    if (!pauses(o))
+        o->heard = false;
+    else if (o->caller->can_ask && !o->heard && !pump->store_down) {
+        if (o->asking || o->used == o->n || semel__route_breaker_ask(pump->breaker, pump, now_us) != SEMEL_GATE_PROBE)
+            return false;
+        o->asking = ask_one(o);
+        if (o->asking)
+            return false;
+        o->heard = true; /* nothing is unknown: a message has to find out */
+        semel__route_breaker_end(pump->breaker, pump, now_us);
+    }
+    return !o->worker->unknown.full;
+}
+
+/* A probe has asked. */
+static void probed(struct outside *o, const struct semel_call_end *end)
+{
+    struct semel_pump *pump = &o->worker->pump;
+    int64_t now_us = semel__now(&semel__clock_real);
+    bool heard = end->not_asked || (end->status == SEMEL_OK && end->heard);
+    o->asking = false;
+    o->unheard = heard ? 0 : o->unheard + 1;
+    if (heard || o->unheard > UNHEARD_MAX) {
+        o->heard = true;
+        o->unheard = 0;
+        semel__route_breaker_end(pump->breaker, pump, now_us);
+    } else {
+        semel__pump_fail(pump, SEMEL_CLASS_UNKNOWN, "the reconcile was not answered", now_us);
+    }
+}
+
+/* Records what a reconcile was answered: resolved, discarded or retried. *ret_reason: what the answer was; not given:
+ * the outcome stays unknown. *ret_done: it is recorded; not, if the row has changed since updated_us. */
+static semel_status reconciled(struct semel_inbox *inbox, const struct semel__msg *msg, int64_t updated_us,
+                               const struct semel_call_end *end, struct semel_str *ret_reason, bool *ret_done,
+                               struct semel_error *err)
+{
+    struct semel_row row = {.source = msg->source,
+                            .id = msg->id,
+                            .order_key = msg->order_key,
+                            .version = msg->version,
+                            .n_wants = msg->n_business,
+                            .updated_us = updated_us};
+    struct semel_command command = {.row = &row, .who = SEMEL_STR("reconcile"), .outcome = end->outcome};
+    struct semel_command_result result = {0};
+    *ret_reason = (struct semel_str){0};
+    *ret_done = false;
+    for (size_t i = 0; i < msg->n_business; i++) /* what was listed wishes for them */
+        row.wants[i] = msg->business[i];
+    if (end->status != SEMEL_OK || end->result == SEMEL_MAYBE || end->result == SEMEL_PERMANENT)
+        return SEMEL_OK;
+    command.kind = end->result == SEMEL_DONE       ? SEMEL_COMMAND_RESOLVE
+                   : end->result == SEMEL_REJECTED ? SEMEL_COMMAND_DISCARD
+                                                   : SEMEL_COMMAND_RETRY;
+    command.reason = end->result == SEMEL_DONE       ? SEMEL_STR("the other side says that it was done")
+                     : end->result == SEMEL_REJECTED ? SEMEL_STR("the other side says that it was refused")
+                                                     : SEMEL_STR("the other side says that it was not done");
+    *ret_reason = command.reason;
+    semel_status status = semel__inbox_command(inbox, &command, &result, err);
+    *ret_done = status == SEMEL_OK && result.done;
+    return status;
+}
+
+/* The other side has answered: what was unknown is known, or stays so. */
+static void answered(struct outside *o, struct slot *slot, const struct semel_call_end *end)
+{
+    struct daemon_worker *worker = o->worker;
+    const struct semel__msg *msg = &slot->lease.msg;
+    struct semel_str reason;
+    bool done;
+    struct semel_error err = {0};
+    if (slot->probe)
+        probed(o, end);
+    if (end->not_asked)
+        SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN, "cannot reconcile; the outcome stays unknown",
+                   SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
+                   SEMEL_F_STR("id", msg->id), SEMEL_F_Z("idempotency_key", slot->call.key),
+                   SEMEL_F_STR("why", end->reason));
+    semel_status status = reconciled(&worker->inbox, msg, slot->updated_us, end, &reason, &done, &err);
+    if (done)
+        SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_INFO, "reconciled",
+                   SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
+                   SEMEL_F_STR("id", msg->id), SEMEL_F_Z("idempotency_key", slot->call.key),
+                   SEMEL_F_STR("why", reason));
+    else if (status != SEMEL_OK)
+        semel__daemon_log(worker->route, SEMEL_LOG_WARN, "cannot record what the reconcile reported", status, &err, 0);
+    worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    if (semel__str_given(reason)) {
+        o->ask_every_us = ASK_FIRST_US;
+        o->look = true;
+    }
+    slot_free(o, slot);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------- */
+
+static void ended(struct outside *o, const struct semel_call_end *end)
+{
+    struct slot *slot = end->tag;
+    struct daemon_route *route = o->worker->route;
+    semel__stats_call(route->stats, end->status == SEMEL_OK ? end->result : SEMEL_TRANSIENT, end->ask, end->refused_key,
+                      semel__steady_us() - slot->started_us);
+    if (end->ask) {
+        answered(o, slot, end);
+        return;
+    }
+    slot->state = SLOT_ENDED;
+    slot->ending = (struct semel_ending){.result = end->result};
+    if (end->status != SEMEL_OK) {
+        slot->state = SLOT_UNTOUCHED;
+        semel__pump_fail(&o->worker->pump, end->err.cls, end->err.text, semel__now(&semel__clock_real));
+        semel__daemon_log(route, end->err.cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
+                          "cannot make a call; its message is given back", end->status, &end->err, 0);
+        return;
+    }
+    (void)semel__arena_copy(&slot->arena, end->reason, &slot->ending.text);
+    (void)semel__arena_copy(&slot->arena, end->outcome, &slot->ending.outcome);
+    if (end->result == SEMEL_MAYBE) {
+        o->worker->unknown.next_us = 0;
+        o->ask_every_us = ASK_FIRST_US;
+        o->next_ask_us = semel__steady_us() + ASK_FIRST_US;
+    }
+}
+
+static size_t gather(struct outside *o, enum slot_state state)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < o->n; i++) {
+        if (o->slots[i].state != state)
+            continue;
+        o->leases[n] = o->slots[i].lease;
+        o->endings[n] = o->slots[i].ending;
+        o->which[n++] = i;
+    }
+    return n;
+}
+
+/* Commits what has ended and gives back what was not touched; what could not be is tried again. */
+static void settle(struct outside *o)
+{
+    struct daemon_worker *worker = o->worker;
+    struct semel_error err = {0};
+    int64_t now_us = semel__now(&semel__clock_real);
+    semel_status status = SEMEL_OK;
+    size_t n = gather(o, SLOT_ENDED);
+    bool tried = n > 0;
+    if (n > 0)
+        status = semel__pump_finish(&worker->pump, now_us, o->leases, o->endings, n, &err);
+    for (size_t i = 0; i < n; i++) {
+        /* One that others hold locked does not keep the rest from being committed. */
+        if (status != SEMEL_OK && !o->leases[i].lost && o->leases[i].progress.state == SEMEL_STATE_PROCESSING)
+            continue;
+        slot_free(o, &o->slots[o->which[i]]);
+        o->look = true; /* the next of its key may run */
+    }
+    n = status == SEMEL_OK ? gather(o, SLOT_UNTOUCHED) : 0;
+    tried |= n > 0;
+    if (n > 0)
+        status = semel__pump_release(&worker->pump, now_us, o->leases, n, &err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        slot_free(o, &o->slots[o->which[i]]);
+    if (tried)
+        outside_note(o, status, &err);
+}
+
+static void renew(struct outside *o)
+{
+    struct daemon_worker *worker = o->worker;
+    struct semel_error err = {0};
+    int64_t now_us = semel__steady_us();
+    size_t n = 0;
+    for (size_t i = 0; i < o->n; i++) {
+        struct slot *slot = &o->slots[i];
+        if (slot->state != SLOT_CALLS || slot->call.ask || slot->lease.lost || slot->renew_us > now_us)
+            continue;
+        o->leases[n] = slot->lease;
+        o->which[n++] = i;
+    }
+    if (n == 0)
+        return;
+    semel_status status = semel__pump_renew(&worker->pump, semel__now(&semel__clock_real), o->leases, n, &err);
+    for (size_t i = 0; i < n; i++) {
+        struct slot *slot = &o->slots[o->which[i]];
+        slot->renew_us = now_us + worker->route->conf->policy.lease_us / (status == SEMEL_OK ? 3 : 10);
+        slot->lease.progress.lease_until_us = o->leases[i].progress.lease_until_us;
+        slot->lease.lost = o->leases[i].lost;
+        if (status == SEMEL_OK && slot->lease.lost)
+            SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN, "lease expired during call; result will be refused",
+                       SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("id", slot->lease.msg.id));
+    }
+    outside_note(o, status, &err);
+}
+
+/* ---- turning ------------------------------------------------------------------------------------- */
+
+static bool rests(const struct outside *o)
+{
+    return semel__steady_us() < o->rest_us;
+}
+
+static int wait_of(const struct outside *o, bool stopping)
+{
+    int64_t now_us = semel__steady_us();
+    int64_t wait_ms = stopping || atomic_load(&o->worker->route->held)
+                          ? 100
+                          : semel__daemon_worker_wait_ms(o->worker, semel__now(&semel__clock_real));
+    if (!stopping && now_us < o->rest_us)
+        wait_ms = (o->rest_us - now_us) / 1000 + 1;
+    for (size_t i = 0; i < o->n; i++) {
+        const struct slot *slot = &o->slots[i];
+        int64_t left_ms = (slot->renew_us - now_us) / 1000;
+        if (slot->state == SLOT_CALLS && !slot->call.ask && !slot->lease.lost && left_ms < wait_ms)
+            wait_ms = left_ms > 0 ? left_ms : 0;
+    }
+    return (int)wait_ms;
+}
+
+static void wait_ends(struct outside *o, bool stopping)
+{
+    struct daemon_worker *worker = o->worker;
+    struct semel_call_end ends[ENDS_MAX];
+    int64_t now_us = semel__now(&semel__clock_real);
+    bool paused = semel__pump_until(&worker->pump, now_us) != SEMEL_NONE;
+    bool held = atomic_load(&worker->route->held);
+    bool open = !stopping && !held && !rests(o) && !paused && o->used < o->n, again = open && o->look;
+    size_t n = semel__caller_wait(o->caller, again ? 0 : wait_of(o, stopping), open ? o->ready_fd : worker->wake_fd,
+                                  ends, ENDS_MAX);
+    (void)worker_wait(worker, 0, false); /* consumes the wake-up */
+    for (size_t i = 0; i < n; i++)
+        ended(o, &ends[i]);
+}
+
+/* Calls that run come to their end; nothing is begun. */
+static void turn_held(struct outside *o)
+{
+    atomic_store(&o->worker->rests, o->used == 0);
+    wait_ends(o, false);
+    renew(o);
+    if (!rests(o))
+        settle(o);
+}
+
+static void outside_turn(struct outside *o)
+{
+    if (semel__daemon_settings_hold(o->worker)) {
+        turn_held(o);
+        return;
+    }
+    int64_t now_us = semel__now(&semel__clock_real);
+    if (!rests(o) && semel__daemon_worker_wait_ms(o->worker, now_us) == 0)
+        outside_tick(o, now_us);
+    if (!rests(o))
+        count_unknown(o->worker, &o->arena);
+    if (o->worker->unknown.full)
+        o->worker->pump.resume_us = now_us + COUNT_PAUSE_US;
+    bool start = !rests(o) && may_start(o, now_us);
+    if (start && o->look && o->used < o->n)
+        take_due(o, now_us);
+    if (start && !rests(o) && o->used < o->n)
+        claim(o, now_us);
+    worker_pauses(o->worker, now_us);
+    if (!rests(o))
+        ask(o);
+    wait_ends(o, false);
+    renew(o);
+    if (!rests(o))
+        settle(o);
+}
+
+/* What runs is waited for, as long as there is patience; then it is given up and recorded as what it is. */
+static void outside_finish(struct outside *o)
+{
+    struct semel_daemon *daemon = o->worker->route->daemon;
+    while (o->used > 0) {
+        semel__task_beat(&o->worker->task);
+        if (!o->cancelled && atomic_load(&daemon->cancel)) {
+            o->cancelled = true;
+            semel__caller_cancel(o->caller);
+        }
+        wait_ends(o, true);
+        renew(o);
+        settle(o); /* there is no time for a rest */
+        if (o->cancelled && semel__steady_us() > atomic_load(&daemon->stop_us))
+            return;
+    }
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+static const char *text_of(struct semel_str s)
+{
+    return s.n > 0 ? s.p : NULL;
+}
+
+static semel_status open_http(const struct semel_conf_http *conf, struct semel_caller **ret, struct semel_error *err)
+{
+    int transient[SEMEL_SETTING_LIST_MAX];
+    struct semel_http_caller_settings settings = {
+        .transient = transient,
+        .n_transient = conf->transient.n,
+        .url = conf->url.p,
+        .reconcile_url = text_of(conf->reconcile),
+        .timeout_us = conf->timeout_us,
+        .concurrency = (size_t)conf->concurrency,
+        .headers = conf->headers.at,
+        .n_headers = conf->headers.n,
+        .idempotent = conf->idempotent,
+        .ca_file = conf->tls.ca_file,
+        .cert_file = conf->tls.cert_file,
+        .key_file = conf->tls.key_file,
+        .key_password = conf->tls.key_password,
+        .verify = !conf->tls.on || !conf->tls.no_verify,
+    };
+    for (size_t i = 0; i < conf->transient.n; i++) {
+        int64_t status = 0;
+        (void)semel__str_int64(conf->transient.at[i], &status); /* checked when it was read */
+        transient[i] = (int)status;
+    }
+    return semel__http_caller_new(ret, &settings, err);
+}
+
+static void words(const struct semel_setting_list *list, const char **argv)
+{
+    for (size_t i = 0; i < list->n; i++)
+        argv[i] = list->at[i].p;
+    argv[list->n] = NULL;
+}
+
+static semel_status open_exec(const struct semel_conf_exec *conf, struct semel_caller **ret, struct semel_error *err)
+{
+    const char *argv[SEMEL_SETTING_LIST_MAX + 1], *reconcile[SEMEL_SETTING_LIST_MAX + 1];
+    struct semel_exec_caller_settings settings = {
+        .argv = argv,
+        .reconcile_argv = conf->reconcile.n > 0 ? reconcile : NULL,
+        .program = conf->program.p,
+        .reconcile_program = text_of(conf->reconcile_program),
+        .timeout_us = conf->timeout_us,
+        .concurrency = (size_t)conf->concurrency,
+        .env = conf->env.at,
+        .n_env = conf->env.n,
+        .idempotent = conf->idempotent,
+    };
+    words(&conf->argv, argv);
+    words(&conf->reconcile, reconcile);
+    return semel__exec_caller_new(ret, &settings, err);
+}
+
+/* A caller for the handler, which is http or exec. */
+static semel_status open_kind(const struct semel_do *handler, struct semel_caller **ret, struct semel_error *err)
+{
+    return handler->kind == SEMEL_DO_HTTP ? open_http(&handler->u.http, ret, err)
+                                          : open_exec(&handler->u.exec, ret, err);
+}
+
+static bool open_caller(struct outside *o)
+{
+    struct daemon_route *route = o->worker->route;
+    const struct semel_do *handler = &route->conf->handler;
+    for (int failures = 1; !semel__daemon_stopping(route->daemon); failures++) {
+        struct semel_error err = {0};
+        semel__task_beat(&o->worker->task);
+        semel_status status = open_kind(handler, &o->caller, &err);
+        if (status == SEMEL_OK)
+            return true;
+        int wait_ms = semel__daemon_backoff_ms(failures, &o->worker->rng);
+        semel__daemon_log(route, SEMEL_LOG_ERROR, "cannot start the route; retrying", status, &err, wait_ms);
+        semel__daemon_sleep(route->daemon, wait_ms);
+    }
+    return false;
+}
+
+static bool make_ready_fd(struct outside *o)
+{
+    struct epoll_event wanted = {.events = EPOLLIN};
+    o->ready_fd = epoll_create1(EPOLL_CLOEXEC);
+    return o->ready_fd >= 0 && epoll_ctl(o->ready_fd, EPOLL_CTL_ADD, o->worker->wake_fd, &wanted) == 0 &&
+           epoll_ctl(o->ready_fd, EPOLL_CTL_ADD, semel_broker_fd(o->worker->broker), &wanted) == 0;
+}
+
+static bool make_slots(struct outside *o)
+{
+    o->n = o->caller->concurrency;
+    o->slots = semel__calloc(o->n, sizeof *o->slots);
+    o->leases = semel__calloc(o->n, sizeof *o->leases);
+    o->endings = semel__calloc(o->n, sizeof *o->endings);
+    o->which = semel__calloc(o->n, sizeof *o->which);
+    if (o->slots == NULL || o->leases == NULL || o->endings == NULL || o->which == NULL)
+        return false;
+    for (size_t i = 0; i < o->n; i++)
+        semel__arena_init(&o->slots[i].arena, ARENA_MAX);
+    return true;
+}
+
+static void outside_done(struct outside *o)
+{
+    for (size_t i = 0; o->slots != NULL && i < o->n; i++)
+        semel__arena_done(&o->slots[i].arena);
+    semel__free(o->slots);
+    semel__free(o->leases);
+    semel__free(o->endings);
+    semel__free(o->which);
+    semel__arena_done(&o->arena);
+    if (o->caller != NULL)
+        semel__caller_free(o->caller);
+    if (o->ready_fd >= 0)
+        close(o->ready_fd);
+}
+
+void semel__daemon_outside(void *arg)
+{
+    struct daemon_worker *worker = arg;
+    struct outside o = {
+        .worker = arg, .ready_fd = -1, .look = true, .ask_every_us = ASK_FIRST_US, .ask_after = SEMEL_NONE};
+    semel__arena_init(&o.arena, TAKEN_MAX);
+    if (open_caller(&o) && worker_open(worker)) {
+        if (make_slots(&o) && make_ready_fd(&o)) {
+            while (!semel__daemon_stopping(worker->route->daemon)) {
+                semel__task_beat(&worker->task);
+                outside_turn(&o);
+            }
+            outside_finish(&o);
+        }
+        worker_close(worker);
+    }
+    outside_done(&o);
+}
+
+/* ==== semel inbox reconcile ===========================================================================
+ *
+ * Asks the other side now what became of messages whose outcome is unknown. The daemon asks by itself, less and less
+ * often; this is for the person who cannot wait, and needs no daemon.
+ *
+ * Invariants: it only asks, and never repeats a call. An answer is recorded under the row's time of change: where a
+ * daemon was faster, nothing is recorded twice. A call that may still run is not asked for (P45).
+ */
+
+struct asking {
+    const struct semel_route *route;
+    const struct semel_reconcile *what;
+    struct semel_reconcile_sum *sum;
+    struct semel_caller *caller;
+    struct semel_store *store;
+    struct semel_random rng;
+    struct semel_inbox inbox;
+    struct semel__handler none;
+    struct semel_arena arena;
+    struct {
+        struct semel_call call;
+        struct semel__msg msg;
+        int64_t updated_us;
+        bool used;
+    } slots[PAGE];
+};
+
+static bool can_ask(const struct semel_route *route)
+{
+    const struct semel_do *handler = &route->handler;
+    return (handler->kind == SEMEL_DO_HTTP && semel__str_given(handler->u.http.reconcile)) ||
+           (handler->kind == SEMEL_DO_EXEC && handler->u.exec.reconcile.n > 0);
+}
+
+static bool is_wanted(const struct asking *a, struct semel_str id)
+{
+    bool wanted = a->what->n_ids == 0;
+    for (size_t i = 0; !wanted && i < a->what->n_ids; i++)
+        wanted = semel__str_eqz(id, a->what->ids[i]);
+    return wanted;
+}
+
+static void report(const struct asking *a, struct semel_str id, const char *result, struct semel_str why)
+{
+    a->what->report(a->what->ctx, a->route->name, id, result, why);
+}
+
+/* ---- one answer ---------------------------------------------------------------------------------- */
+
+static semel_status record(struct asking *a, const struct semel_call_end *end, struct semel_error *err)
+{
+    size_t i = (size_t)((const char *)end->tag - (const char *)a->slots) / sizeof a->slots[0];
+    const struct semel__msg *msg = &a->slots[i].msg;
+    struct semel_str reason = {0};
+    bool done = false;
+    a->slots[i].used = false;
+    semel_status status = reconciled(&a->inbox, msg, a->slots[i].updated_us, end, &reason, &done, err);
+    if (status != SEMEL_OK)
+        return status;
+    a->sum->known += done;
+    a->sum->unknown += !done;
+    if (done)
+        report(a, msg->id, semel__str_given(reason) ? "known" : "unknown", reason);
+    else if (semel__str_given(reason))
+        report(a, msg->id, "unknown", SEMEL_STR("it has changed meanwhile: look again"));
+    else
+        report(a, msg->id, "unknown", end->status != SEMEL_OK ? semel__str(end->err.text) : end->reason);
+    return SEMEL_OK;
+}
+
+static size_t running(const struct asking *a)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < PAGE; i++)
+        n += a->slots[i].used;
+    return n;
+}
+
+static semel_status wait_all(struct asking *a, struct semel_error *err)
+{
+    struct semel_call_end ends[PAGE];
+    semel_status status = SEMEL_OK;
+    while (running(a) > 0) {
+        size_t n = semel__caller_wait(a->caller, -1, -1, ends, PAGE);
+        for (size_t i = 0; i < n; i++) {
+            struct semel_error own = {0};
+            semel_status one = record(a, &ends[i], &own);
+            if (status == SEMEL_OK && one != SEMEL_OK) {
+                status = one;
+                *err = own;
+            }
+        }
+    }
+    return status;
+}
+
+/* ---- a route ------------------------------------------------------------------------------------- */
+
+static semel_status ask_now(struct asking *a, const struct semel_row *row, int64_t store_us, struct semel_error *err)
+{
+    size_t i = 0;
+    if (!is_wanted(a, row->id))
+        return SEMEL_OK;
+    a->sum->found++;
+    if (may_run_still(&a->route->handler, row, store_us)) {
+        a->sum->unknown++;
+        report(a, row->id, "unknown",
+               SEMEL_STR("its call may still run, and could not be told from one that did nothing"));
+        return SEMEL_OK;
+    }
+    while (a->slots[i].used)
+        i++;
+    struct semel_call *call = &a->slots[i].call;
+    semel__row_msg(row, &a->slots[i].msg);
+    *call = (struct semel_call){.tag = &a->slots[i],
+                                .consumer = a->route->name,
+                                .msg = &a->slots[i].msg,
+                                .attempt = row->progress.attempts,
+                                .ask = true};
+    if (!semel__step_key(a->route->name, row->source, row->id, SEMEL_STR("effect"), call->key))
+        return semel__fail_memory(err);
+    a->slots[i].updated_us = row->updated_us;
+    a->slots[i].used = true;
+    semel__caller_start(a->caller, call);
+    return SEMEL_OK;
+}
+
+static semel_status ask_all(struct asking *a, struct semel_error *err)
+{
+    const struct semel_filter filter = {.consumer = a->route->name,
+                                        .states = 1u << SEMEL_STATE_UNKNOWN,
+                                        .received_before_us = SEMEL_NONE,
+                                        .received_after_us = SEMEL_NONE};
+    const size_t page = a->caller->concurrency < PAGE ? a->caller->concurrency : PAGE;
+    int64_t after = SEMEL_NONE, store_us = 0;
+    size_t n = page, damaged;
+    semel_status status = SEMEL_OK;
+    while (status == SEMEL_OK && n == page) {
+        struct semel_row *rows = NULL;
+        struct semel_error ignored = {0};
+        semel__arena_reset(&a->arena);
+        status = semel_query_list(a->store, &filter, after, page, true, &a->arena, &rows, &n, &damaged, err);
+        if (status == SEMEL_OK && n > 0)
+            status = semel_store_now(a->store, &store_us, err);
+        for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+            after = rows[i].arrival;
+            status = ask_now(a, &rows[i], store_us, err);
+        }
+        semel_status waited = wait_all(a, status == SEMEL_OK ? err : &ignored); /* whatever was asked is recorded */
+        status = status == SEMEL_OK ? waited : status;
+    }
+    return status;
+}
+
+static semel_status ask_route(const struct semel_conf *conf, const struct semel_daemon_options *options,
+                              struct asking *a, struct semel_error *err)
+{
+    struct semel_store_options how = {0};
+    char owner[64];
+    snprintf(owner, sizeof owner, "reconcile/%ld", (long)getpid());
+    semel_status status = open_kind(&a->route->handler, &a->caller, err);
+    if (status == SEMEL_OK)
+        status = semel_store_open(&a->store, options->stores, conf->store.p, &how, err);
+    if (status == SEMEL_OK) {
+        semel__random_seed_os(&a->rng);
+        semel__arena_init(&a->arena, ASKING_MAX);
+        semel__inbox_init(&a->inbox, a->store, &a->route->policy, &a->none, &a->rng, semel__str(owner));
+        status = ask_all(a, err);
+        semel__inbox_done(&a->inbox);
+        semel__arena_done(&a->arena);
+    }
+    semel_store_close(a->store);
+    semel__caller_free(a->caller);
+    return status;
+}
+
+semel_status semel__daemon_reconcile(const struct semel_conf *conf, const struct semel_daemon_options *options,
+                                     const struct semel_reconcile *what, struct semel_reconcile_sum *ret,
+                                     struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    *ret = (struct semel_reconcile_sum){0};
+    for (size_t i = 0; status == SEMEL_OK && i < conf->n_routes; i++) {
+        const struct semel_route *route = &conf->routes[i];
+        struct asking *a;
+        if ((what->consumer != NULL && !semel__str_eqz(route->name, what->consumer)) || !can_ask(route))
+            continue;
+        ret->routes++;
+        a = semel__calloc(1, sizeof *a);
+        if (a == NULL)
+            return semel__fail_memory(err);
+        a->route = route;
+        a->what = what;
+        a->sum = ret;
+        status = ask_route(conf, options, a, err);
+        semel__free(a);
+    }
+    return status;
 }

@@ -3,7 +3,7 @@
  * caller.h: effects outside the database, many at a time, by one thread.
  *
  * A caller starts calls and reports their ends; its user has the leases, renews them while calls run, and commits the
- * ends (daemon/outside.c). One driver per kind of handler: http.c (curl multi), exec.c (child processes).
+ * ends (daemon/worker.c). One driver per kind of handler: http.c (curl multi), exec.c (child processes).
  *
  * What the end of a call means
  *   status OK                      the call ended with `result`: DONE, TRANSIENT, PERMANENT, REJECTED, or MAYBE when it
