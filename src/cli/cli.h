@@ -180,7 +180,6 @@ const struct cli_store_kind *cli_store_kind(const char *name);
 const struct cli_store_kind *cli_store_kind_of(const char *url);
 /* PostgreSQL is meant, and this program was built without it. */
 bool cli_store_left_out(const char *kind_or_url);
-bool cli_store_is_sqlite(const char *url);
 #define CLI_STORE_OPTION                                                                                      \
     {                                                                                                         \
         "store", 0, "URL", "the store, e.g. sqlite:shop.db or postgres://app@db/shop (default: $SEMEL_STORE)" \

@@ -46,6 +46,12 @@ struct send_answer {
     int code;
 };
 
+static bool is_sqlite(const char *url)
+{
+    const struct cli_store_kind *kind = cli_store_kind_of(url);
+    return kind != NULL && strcmp(kind->name, "sqlite") == 0;
+}
+
 /* ---- what came of it ----------------------------------------------------------------------------- */
 
 static const struct send_answer answers[] = {
@@ -661,7 +667,7 @@ static int run(struct cli *cli, const struct cli_args *args)
         return cli_store_refused(args, url, status, &err);
     code = check_consumer(s, msg.consumer);
     if (code == CLI_OK)
-        code = lines ? send_lines(cli, args, s, &msg, cli_store_is_sqlite(url)) : send_one(cli, s, &msg);
+        code = lines ? send_lines(cli, args, s, &msg, is_sqlite(url)) : send_one(cli, s, &msg);
     semel_close(s);
     return code;
 }

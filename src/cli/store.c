@@ -71,12 +71,6 @@ const struct cli_store_kind *cli_store_kind_of(const char *url)
     return cli_store_kind(name);
 }
 
-bool cli_store_is_sqlite(const char *url)
-{
-    const struct cli_store_kind *kind = cli_store_kind_of(url);
-    return kind != NULL && strcmp(kind->name, "sqlite") == 0;
-}
-
 /* In place of a secret. */
 static void hide(char *out, size_t *n)
 {

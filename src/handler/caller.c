@@ -125,25 +125,6 @@ void semel__call_wipe(char *copy)
     semel__free(copy);
 }
 
-static bool kept_as_is(unsigned char c, bool url)
-{
-    if (!url)
-        return c > 0x20 && c < 0x7f && c != '"' && c != '%';
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
-           c == '_' || c == '~';
-}
-
-void semel__call_encode(struct semel_buf *buf, struct semel_str s, bool url)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char)s.p[i];
-        if (kept_as_is(c, url))
-            semel__buf_add(buf, &s.p[i], 1);
-        else
-            semel__buf_addf(buf, "%%%02X", (unsigned)c);
-    }
-}
-
 void semel__call_trace(const struct semel__msg *msg, struct semel_random *rng, char out[SEMEL_TRACE_TEXT])
 {
     struct semel_trace parent;

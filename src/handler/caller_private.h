@@ -48,10 +48,6 @@ static inline enum semel_result semel__call_unknown(const struct semel_call *cal
     return idempotent && !call->ask ? SEMEL_TRANSIENT : SEMEL_MAYBE;
 }
 
-/* Appends the text with %XX for characters that are not allowed in a header (CloudEvents: visible ASCII except " and
- * %), or in a part of a URL (all but RFC 3986's unreserved characters). */
-void semel__call_encode(struct semel_buf *buf, struct semel_str s, bool url);
-
 /* The traceparent of a call: a child of the message's trace, or of a new one. */
 void semel__call_trace(const struct semel__msg *msg, struct semel_random *rng, char out[SEMEL_TRACE_TEXT]);
 

@@ -400,14 +400,35 @@ static void give_up(struct http_call *c)
 
 /* ---- settings ------------------------------------------------------------------------------------ */
 
+static bool kept_as_is(unsigned char c, bool url)
+{
+    if (!url)
+        return c > 0x20 && c < 0x7f && c != '"' && c != '%';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
+           c == '_' || c == '~';
+}
+
+/* Appends the text with %XX for characters that are not allowed in a header (CloudEvents: visible ASCII except " and
+ * %), or in a part of a URL (all but RFC 3986's unreserved characters). */
+static void put_encoded(struct semel_buf *buf, struct semel_str s, bool url)
+{
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned char c = (unsigned char)s.p[i];
+        if (kept_as_is(c, url))
+            semel__buf_add(buf, &s.p[i], 1);
+        else
+            semel__buf_addf(buf, "%%%02X", (unsigned)c);
+    }
+}
+
 static bool put_url(struct semel_buf *buf, const char *url, struct semel_str key, struct semel_str id)
 {
     while (*url != '\0') {
         if (strncmp(url, "{key}", 5) == 0) {
-            semel__call_encode(buf, key, true);
+            put_encoded(buf, key, true);
             url += 5;
         } else if (strncmp(url, "{id}", 4) == 0) {
-            semel__call_encode(buf, id, true);
+            put_encoded(buf, id, true);
             url += 4;
         } else {
             semel__buf_add(buf, url++, 1);
@@ -628,7 +649,7 @@ static bool add_line(struct http_call *c, struct semel_str name, struct semel_st
     semel__buf_add(&buf, name.p, name.n);
     semel__buf_addz(&buf, value.n > 0 ? ": " : ";");
     if (encode)
-        semel__call_encode(&buf, value, false);
+        put_encoded(&buf, value, false);
     else
         semel__buf_add(&buf, value.p, value.n);
     bool added = semel__buf_add(&buf, "", 1) && add_text(c, buf.p);

@@ -13,7 +13,21 @@
 #include "base/str.h"
 #include "lib/handle.h"
 
+#define LEASE_MS_MAX INT64_C(86400000)
 #define AHEAD_MAX_US (INT64_C(3653) * 86400 * 1000000)
+
+/* A lease for this call only; 0: the consumer's. */
+static semel_status use_lease(struct semel *s, int64_t lease_ms, struct semel_error *err)
+{
+    if (lease_ms == 0)
+        return SEMEL_OK;
+    if (lease_ms < 0 || lease_ms > LEASE_MS_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "lease_ms is %lld; it must be 1 to %lld, or 0 for the consumer's", (long long)lease_ms,
+                           (long long)LEASE_MS_MAX);
+    s->policy.lease_us = lease_ms * 1000;
+    return SEMEL_OK;
+}
 
 /* ---- claim --------------------------------------------------------------------------------------- */
 
@@ -64,7 +78,7 @@ static semel_status claim(struct semel *s, const struct semel_msg *msg, int64_t 
     if (status == SEMEL_OK)
         status = semel__take_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
-        status = semel__use_lease(s, lease_ms, err);
+        status = use_lease(s, lease_ms, err);
     if (status == SEMEL_OK)
         status = effect_said(s, err);
     if (status == SEMEL_OK)
@@ -142,7 +156,7 @@ static semel_status renew(struct semel *s, int64_t token, int64_t lease_ms, stru
     bool known;
     semel_status status = lease_of(s, token, &lease, &known, err);
     if (status == SEMEL_OK)
-        status = semel__use_lease(s, lease_ms, err);
+        status = use_lease(s, lease_ms, err);
     if (status == SEMEL_OK)
         status = semel__lease_renew(&s->inbox, &lease, 1, err);
     return status == SEMEL_OK && lease.lost ? stale(token, err) : status;
@@ -252,7 +266,7 @@ static semel_status take(struct semel *s, const char *consumer, size_t max, int6
 {
     semel_status status = semel__use_consumer(s, semel__str(consumer), err);
     if (status == SEMEL_OK)
-        status = semel__use_lease(s, lease_ms, err);
+        status = use_lease(s, lease_ms, err);
     if (status != SEMEL_OK)
         return status;
     if (max < 1 || max > SEMEL_PROCESS_MAX)

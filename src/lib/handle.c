@@ -33,7 +33,6 @@
 #endif
 
 #define ARENA_MAX ((size_t)1 << 30)
-#define LEASE_MS_MAX INT64_C(86400000)
 
 static const struct semel_store_ops *const drivers[] = {
 #ifdef SEMEL_WITH_SQLITE
@@ -551,18 +550,6 @@ semel_status semel__consumer_same(struct semel *s, bool *ret_same, struct semel_
     status = use_settings(s, settings, err);
     remember(s, status == SEMEL_OK ? settings : (struct semel_str){0});
     return status;
-}
-
-semel_status semel__use_lease(struct semel *s, int64_t lease_ms, struct semel_error *err)
-{
-    if (lease_ms == 0)
-        return SEMEL_OK;
-    if (lease_ms < 0 || lease_ms > LEASE_MS_MAX)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "lease_ms is %lld; it must be 1 to %lld, or 0 for the consumer's", (long long)lease_ms,
-                           (long long)LEASE_MS_MAX);
-    s->policy.lease_us = lease_ms * 1000;
-    return SEMEL_OK;
 }
 
 semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, struct semel_error *err)

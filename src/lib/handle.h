@@ -95,8 +95,6 @@ semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, str
 semel_status semel__use_consumer_early(struct semel *s, struct semel_str consumer, bool *ret_assumed,
                                        struct semel_error *err);
 semel_status semel__consumer_same(struct semel *s, bool *ret_same, struct semel_error *err);
-/* A lease for this call only; 0: the consumer's. */
-semel_status semel__use_lease(struct semel *s, int64_t lease_ms, struct semel_error *err);
 /* If the consumer has not set its order, the message decides it. */
 semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, struct semel_error *err);
 
