@@ -906,7 +906,7 @@ semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel
 
 /* ---- the handler ---- */
 
-void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
+static void ingest_handle(void *ctx, struct semel_http_exchange *x)
 {
     struct semel_ingest *ingest = ctx;
     struct semel_error err;
@@ -950,7 +950,7 @@ void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
         refuse(ingest, request, after_s > 0 ? after_s : FULL_AFTER_S, why);
 }
 
-void semel__ingest_overdue(void *ctx, struct semel_http_exchange *x)
+static void ingest_overdue(void *ctx, struct semel_http_exchange *x)
 {
     struct semel_ingest *ingest = ctx;
     pthread_mutex_lock(&ingest->lock);
@@ -959,6 +959,10 @@ void semel__ingest_overdue(void *ctx, struct semel_http_exchange *x)
         give_up(ingest, request);
     pthread_mutex_unlock(&ingest->lock);
 }
+
+const struct semel_http_route semel__ingest_route = {.handle = ingest_handle,
+                                                     .timeout_ms = SEMEL_ANSWER_MS,
+                                                     .overdue = ingest_overdue};
 
 /* ==== deliveries out ============================================================================= */
 

@@ -38,9 +38,12 @@
 #include "lib/handle.h"
 #include "store/query.h"
 
-#define CALLS_MAX 4096 /* that wait at a time */
-#define GROUP_MAX 256  /* ends in one transaction */
-#define TAKE_MAX 1000  /* messages per take */
+#define BODY_MAX ((size_t)256 << 10) /* an outcome of 64 KiB, escaped */
+#define TAKE_BODY_MAX 4096           /* its body is ignored */
+#define TAKE_OVERDUE_MS 1            /* the server checks waiting takes at every tick: each has a wait of its own */
+#define CALLS_MAX 4096               /* that wait at a time */
+#define GROUP_MAX 256                /* ends in one transaction */
+#define TAKE_MAX 1000                /* messages per take */
 #define WAIT_MAX_US (INT64_C(60) * 1000000)
 #define LOOK_MS 500 /* how often held takes look for messages of other processes */
 #define LEASE_MIN_US INT64_C(1000000)
@@ -722,28 +725,28 @@ static void enter(struct semel_pull *pull, enum pull_op op, struct semel_http_ex
         answer_later(call, why);
 }
 
-void semel__pull_take(void *pull, struct semel_http_exchange *x)
+static void enter_take(void *pull, struct semel_http_exchange *x)
 {
     enter(pull, PULL_TAKE, x);
 }
 
-void semel__pull_renew(void *pull, struct semel_http_exchange *x)
+static void enter_renew(void *pull, struct semel_http_exchange *x)
 {
     enter(pull, PULL_RENEW, x);
 }
 
-void semel__pull_settle(void *pull, struct semel_http_exchange *x)
+static void enter_settle(void *pull, struct semel_http_exchange *x)
 {
     enter(pull, PULL_SETTLE, x);
 }
 
-void semel__pull_release(void *pull, struct semel_http_exchange *x)
+static void enter_release(void *pull, struct semel_http_exchange *x)
 {
     enter(pull, PULL_RELEASE, x);
 }
 
 /* Answers a take whose time is over; a held one also when the client hung up or the process stops. */
-void semel__pull_overdue(void *ctx, struct semel_http_exchange *x)
+static void pull_overdue(void *ctx, struct semel_http_exchange *x)
 {
     struct semel_pull *pull = ctx;
     pthread_mutex_lock(&pull->lock);
@@ -761,6 +764,18 @@ void semel__pull_overdue(void *ctx, struct semel_http_exchange *x)
     }
     pthread_mutex_unlock(&pull->lock);
 }
+
+#define ROUTE(name, max, ms, enters)                                                               \
+    {                                                                                              \
+        .path = name, .body_max = max, .handle = enters, .timeout_ms = ms, .overdue = pull_overdue \
+    }
+
+const struct semel_http_route semel__pull_routes[SEMEL_PULL_ROUTES] = {
+    ROUTE("/take", TAKE_BODY_MAX, TAKE_OVERDUE_MS, enter_take),
+    ROUTE("/renew", BODY_MAX, SEMEL_ANSWER_MS, enter_renew),
+    ROUTE("/settle", BODY_MAX, SEMEL_ANSWER_MS, enter_settle),
+    ROUTE("/release", BODY_MAX, SEMEL_ANSWER_MS, enter_release),
+};
 
 /* ---- the step -------------------------------------------------------------------------------------- */
 

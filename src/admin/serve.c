@@ -18,11 +18,9 @@
 #include "base/wait.h"
 
 #define TOKENS_MAX 16
-#define ADMIN_SCOPE (1u << TOKENS_MAX)    /* no token has it */
-#define PULL_BODY_MAX ((size_t)256 << 10) /* an outcome of 64 KiB, escaped */
-#define TAKE_BODY_MAX 4096                /* its body is ignored */
-#define ASIDE_ABOVE ((size_t)32 << 10)    /* a pool thread parses larger bodies */
-#define CONNECTIONS_MAX 4096              /* of all listeners, if there are twice as many descriptors */
+#define ADMIN_SCOPE (1u << TOKENS_MAX) /* no token has it */
+#define ASIDE_ABOVE ((size_t)32 << 10) /* a pool thread parses larger bodies */
+#define CONNECTIONS_MAX 4096           /* of all listeners, if there are twice as many descriptors */
 #define ADMIN_RESERVE 32
 #define LOG_EVERY_MS 1000
 #define REPLY_MAX ((size_t)96 << 20) /* the largest payload that a row may have, in base64, and the JSON around it */
@@ -149,28 +147,15 @@ static semel_status plan_listen(struct semel_serve *serve, const struct semel_ro
     if (token && scope == 0)
         return too_many_tokens(err, route);
     assert(token || conf->signature.on);
-    struct semel_http_route spec = {.needs = scope,
-                                    .body_max = (size_t)conf->body_max,
-                                    .handle = semel__ingest_handle,
-                                    .timeout_ms = SEMEL_ANSWER_MS,
-                                    .overdue = semel__ingest_overdue,
-                                    .ctx = ingest};
+    struct semel_http_route spec = semel__ingest_route;
+    spec.needs = scope;
+    spec.body_max = (size_t)conf->body_max;
+    spec.ctx = ingest;
     return add_path(serve, l, route, conf->path, "", spec, err);
 }
 
 static semel_status plan_pull(struct semel_serve *serve, const struct semel_route *route, struct semel_error *err)
 {
-    static const struct {
-        const char *end;
-        size_t body_max;
-        uint64_t timeout_ms;
-        void (*handle)(void *ctx, struct semel_http_exchange *x);
-    } calls[] = {
-        {"/take", TAKE_BODY_MAX, SEMEL_TAKE_MS, semel__pull_take},
-        {"/renew", PULL_BODY_MAX, SEMEL_ANSWER_MS, semel__pull_renew},
-        {"/settle", PULL_BODY_MAX, SEMEL_ANSWER_MS, semel__pull_settle},
-        {"/release", PULL_BODY_MAX, SEMEL_ANSWER_MS, semel__pull_release},
-    };
     const struct semel_conf_pull *conf = &route->handler.u.pull;
     struct semel_serve_listener *l = listener_at(serve, &conf->server);
     struct semel_pull *pull = l != NULL ? semel__pull_new(serve, route) : NULL;
@@ -180,14 +165,11 @@ static semel_status plan_pull(struct semel_serve *serve, const struct semel_rout
     if (scope == 0)
         return too_many_tokens(err, route);
     semel_status status = SEMEL_OK;
-    for (size_t i = 0; status == SEMEL_OK && i < sizeof(calls) / sizeof(calls[0]); i++) {
-        struct semel_http_route spec = {.needs = scope,
-                                        .body_max = calls[i].body_max,
-                                        .handle = calls[i].handle,
-                                        .timeout_ms = calls[i].timeout_ms,
-                                        .overdue = semel__pull_overdue,
-                                        .ctx = pull};
-        status = add_path(serve, l, route, conf->path, calls[i].end, spec, err);
+    for (size_t i = 0; status == SEMEL_OK && i < SEMEL_PULL_ROUTES; i++) {
+        struct semel_http_route spec = semel__pull_routes[i];
+        spec.needs = scope;
+        spec.ctx = pull;
+        status = add_path(serve, l, route, conf->path, semel__pull_routes[i].path, spec, err);
     }
     return status;
 }

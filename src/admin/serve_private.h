@@ -19,8 +19,7 @@
 #include "admin/stats_table.h"
 #include "net/http.h"
 
-#define SEMEL_ANSWER_MS 30000 /* the longest that a request waits for the daemon */
-#define SEMEL_TAKE_MS 1       /* the server checks waiting takes at every tick: each has a wait of its own */
+#define SEMEL_ANSWER_MS 30000              /* the longest that a request waits for the daemon */
 #define SEMEL_PULL_BYTES ((size_t)8 << 20) /* of an answer to a take; the first message is always sent */
 
 struct semel_serve_listener {
@@ -73,18 +72,15 @@ extern const size_t semel__admin_routes_n;
 /* ---- endpoints; linked to serve, which frees them ---- */
 struct semel_ingest *semel__ingest_new(struct semel_serve *serve, const struct semel_route *route);
 void semel__ingest_free(struct semel_ingest *ingest);
-void semel__ingest_handle(void *ingest, struct semel_http_exchange *x);
-void semel__ingest_overdue(void *ingest, struct semel_http_exchange *x);
+extern const struct semel_http_route semel__ingest_route; /* without path, scope, body_max and ctx */
 /* Takes the secrets of the fresh settings of its route. INVALID: they have changed in a way that needs a restart. */
 semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel_conf *fresh, struct semel_error *err);
 
 struct semel_pull *semel__pull_new(struct semel_serve *serve, const struct semel_route *route);
 void semel__pull_free_all(struct semel_pull *pulls);
 size_t semel__pull_waiting(struct semel_pull *pull); /* for tests: how many calls wait */
-void semel__pull_take(void *pull, struct semel_http_exchange *x);
-void semel__pull_renew(void *pull, struct semel_http_exchange *x);
-void semel__pull_settle(void *pull, struct semel_http_exchange *x);
-void semel__pull_release(void *pull, struct semel_http_exchange *x);
-void semel__pull_overdue(void *pull, struct semel_http_exchange *x);
+#define SEMEL_PULL_ROUTES 4
+/* Without scope and ctx; each path stands behind that of the settings. */
+extern const struct semel_http_route semel__pull_routes[SEMEL_PULL_ROUTES];
 
 #endif
