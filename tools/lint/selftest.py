@@ -76,6 +76,7 @@ BAD = [
     ("metrics", "src/core/x.c", c("".join(f"int f{i}(void)\n{{\n    return 1;\n}}\n" for i in range(99))),
      "functions exported for nobody: 99"),
     ("metrics", "src/core/x.h", c("int positions_move;\n" * 50), "places of a store operation: 51"),
+    ("metrics", "src/attic/x.c", c("int x;\n"), "what is it for?"),
     ("metrics", "src/core/note.c", c("int x;\n"), "nothing names sqs"),
     ("listed", "src/core/x.c", c("int x;\n"), "no meson.build lists it"),
     ("listed", "test/unit/meson.build", "unit_tests = ['mem', 'gone']\n", "lists gone"),
