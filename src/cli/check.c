@@ -974,7 +974,7 @@ static void say_answers(const struct cli *cli, const struct answers *online)
     }
 }
 
-int cli_conf_mistakes(const char *file, const struct semel_conf_mistakes *mistakes)
+static int print_mistakes(const char *file, const struct semel_conf_mistakes *mistakes)
 {
     struct semel_buf buf;
     size_t n = mistakes->n + mistakes->more;
@@ -987,6 +987,21 @@ int cli_conf_mistakes(const char *file, const struct semel_conf_mistakes *mistak
     if (failed)
         return cli_fail(CLI_FAILED, "out of memory");
     return cli_fail(CLI_FAILED, "%s: %zu mistake%s", file, n, n == 1 ? "" : "s");
+}
+
+int cli_conf_load(const char *file, struct semel_conf **ret)
+{
+    struct semel_conf_mistakes *mistakes = semel__calloc(1, sizeof *mistakes);
+    struct semel_error err = {0};
+    int code = CLI_OK;
+    if (mistakes == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+    semel__conf_mistakes_init(mistakes);
+    if (semel__conf_load(file, ret, mistakes, &err) != SEMEL_OK)
+        code = mistakes->n > 0 ? print_mistakes(file, mistakes) : cli_fail(CLI_FAILED, "%s", err.text);
+    semel__conf_mistakes_done(mistakes);
+    semel__free(mistakes);
+    return code;
 }
 
 /* ---- for programs -------------------------------------------------------------------------------- */
@@ -1137,7 +1152,7 @@ static int print(struct cli *cli, const char *file, const struct semel_conf *con
     if (cli->json)
         return print_json(file, conf, mistakes, online ? &answers : NULL);
     if (conf == NULL)
-        return cli_conf_mistakes(file, mistakes);
+        return print_mistakes(file, mistakes);
     return say(cli, file, conf, online ? &answers : NULL);
 }
 

@@ -73,7 +73,7 @@ struct cli_command {
     int (*run)(struct cli *cli, const struct cli_args *args);
 };
 
-extern const struct cli_command cli_check, cli_init, cli_run, cli_relay, cli_gateway, cli_keys_reconcile;
+extern const struct cli_command cli_check, cli_init, cli_run, cli_relay, cli_gateway;
 extern const struct cli_command cli_demo, cli_migrate, cli_send, cli_status, cli_inbox, cli_bench, cli_consumer,
     cli_completion, cli_keys, cli_outbox, cli_rewind, cli_tick, cli_version;
 extern const struct cli_command cli_reconcile; /* a child of inbox */
@@ -108,9 +108,9 @@ int cli_reason(const struct cli_args *args, bool required, struct semel_str *ret
  * (`| head`) is no failure. */
 int cli_finish(int code);
 
-/* Prints all mistakes of a settings file on stderr, each with its line and a caret; returns the exit code. */
-struct semel_conf_mistakes;
-int cli_conf_mistakes(const char *file, const struct semel_conf_mistakes *mistakes);
+/* Reads a settings file. 0, or an exit code: all its mistakes are on stderr, each with its line and a caret. */
+struct semel_conf;
+int cli_conf_load(const char *file, struct semel_conf **ret);
 
 /* Values of options. false: cli_fail has said what is wrong and what would be right. `name` is for the message. */
 bool cli_int(const struct cli_args *args, const char *name, int64_t low, int64_t high, int64_t other, int64_t *ret);
@@ -247,8 +247,12 @@ struct cli_shown {
 int cli_shown_print(const struct cli *cli, const struct cli_shown *shown);
 
 /* Does one thing after the other, and no more where the store fails. All done: 0. None done: what the first one met.
- * Some done: FAILED, not all of it. */
-int cli_each(size_t n, int (*one)(void *ctx, size_t i), void *ctx);
+ * Some done: FAILED, not all of it. With --json, `json` puts what came of them. */
+int cli_each(const struct cli *cli, size_t n, int (*one)(void *ctx, size_t i),
+             void (*json)(struct semel_buf *buf, const void *ctx), void *ctx);
+/* Says what came of a command to what has this name: done (or, with --dry-run, it would be), else refused, or there is
+ * none. 0, or an exit code. */
+int cli_answer(const struct cli *cli, bool done, bool none, const char *name, const char *text);
 /* The reason of a command, checked with all that it was given. 0, or an exit code. */
 struct semel_instruction;
 int cli_instruction_read(const struct cli_args *args, struct semel_instruction *given);
@@ -286,5 +290,6 @@ int cli_object_print(struct semel_object *object);
 /* Prints JSON that is ready, and frees the buffer. */
 #define CLI_JSON_MAX ((size_t)512 << 20)
 int cli_json_print(struct semel_buf *json);
+int cli_json_of(void (*put)(struct semel_buf *json, const void *ctx), const void *ctx);
 
 #endif

@@ -782,27 +782,21 @@ static int one(void *ctx, size_t i)
         return cli_fail_error(status, &err, semel__command_name(a->given.kind));
     report->row = row;
     a->answered++;
-    if (report->answer.kind == SEMEL_DID || report->answer.kind == SEMEL_WOULD) {
-        cli_say(a->cli, "%s %s", id, report->answer.text);
-        return CLI_OK;
-    }
-    return cli_fail(CLI_REFUSED, "%s %s", id, report->answer.text);
+    const bool done = report->answer.kind == SEMEL_DID || report->answer.kind == SEMEL_WOULD;
+    return cli_answer(a->cli, done, false, id, report->answer.text);
+}
+
+static void reports_json(struct semel_buf *json, const void *ctx)
+{
+    const struct acting *a = ctx;
+    semel__ops_json_answers(json, a->reports, a->answered);
 }
 
 static int each(struct acting *a)
 {
-    int printed = CLI_OK;
-    a->reports = semel__arena_alloc(&a->cli->arena, cli_n(a->args), sizeof *a->reports);
-    if (a->reports == NULL)
-        return cli_fail(CLI_FAILED, "out of memory");
-    int code = cli_each(cli_n(a->args), one, a);
-    if (a->cli->json) {
-        struct semel_buf json;
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_answers(&json, a->reports, a->answered);
-        printed = cli_json_print(&json);
-    }
-    return printed != CLI_OK ? printed : code;
+    const size_t n = cli_n(a->args);
+    a->reports = semel__arena_alloc(&a->cli->arena, n, sizeof *a->reports);
+    return a->reports != NULL ? cli_each(a->cli, n, one, reports_json, a) : cli_fail(CLI_FAILED, "out of memory");
 }
 
 /* By their ids; or, without any, by the lines of --payloads. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * keys.c: the command `semel keys`: ls, show, resolve, discard; a skin on ops/keys.c: it reads options and prints.
- * reconcile is in reconcile.c.
+ * keys.c: the command `semel keys`: ls, show, resolve, discard; a skin on ops/keys.c: it reads options and prints. And
+ * reconcile, a face of admin/reconcile.h.
  *
  * Invariants: nothing of a key reaches a terminal as it is. What was answered is printed only with --headers and
  * --body, and a body only where it is text or goes to a file.
@@ -10,6 +10,11 @@
 #include "base/error.h"
 #include "cli/cli.h"
 #include "ops/ops.h"
+#ifdef SEMEL_WITH_RUN
+#include "admin/reconcile.h"
+#endif
+
+#define WAIT_MS UINT64_MAX /* as long as the settings let a request wait */
 
 /* ---- ls ------------------------------------------------------------------------------------------ */
 
@@ -215,6 +220,19 @@ static const struct cli_command show_command = {
 
 /* ---- resolve, discard ---------------------------------------------------------------------------- */
 
+static void report_json(struct semel_buf *json, const void *report)
+{
+    semel__ops_json_key_report(json, report);
+}
+
+static int print_report(const struct cli *cli, const char *key, const struct semel_key_report *report)
+{
+    const bool done = report->kind == SEMEL_DID || report->kind == SEMEL_WOULD;
+    const int code = cli_answer(cli, done, report->judged == SEMEL_KEY_NO_SUCH, key, report->text);
+    const int printed = cli->json ? cli_json_of(report_json, report) : CLI_OK;
+    return printed != CLI_OK ? printed : code;
+}
+
 static int act(struct cli *cli, const struct cli_args *args, const struct semel_key_instruction *given)
 {
     const char *key = cli_operand(args, 1);
@@ -231,18 +249,7 @@ static int act(struct cli *cli, const struct cli_args *args, const struct semel_
     if (status != SEMEL_OK)
         return cli_fail_name(status, &err, semel__command_name(given->kind));
     semel__str_show(shown, sizeof shown, semel__str(key));
-    if (report.kind == SEMEL_DID || report.kind == SEMEL_WOULD)
-        cli_say(cli, "%s %s", shown, report.text);
-    else
-        code = cli_fail(report.judged == SEMEL_KEY_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", shown, report.text);
-    if (cli->json) {
-        struct semel_buf json;
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_key_report(&json, &report);
-        const int printed = cli_json_print(&json);
-        code = printed != CLI_OK ? printed : code;
-    }
-    return code;
+    return print_report(cli, shown, &report);
 }
 
 static int run(struct cli *cli, const struct cli_args *args, struct semel_key_instruction *given)
@@ -324,13 +331,91 @@ static const struct cli_command discard = {
     .run = run_discard,
 };
 
+/* ---- reconcile ----------------------------------------------------------------------------------- */
+
+#ifdef SEMEL_WITH_RUN
+
+static int print(struct cli *cli, const char *key, const struct semel_reconcile *found)
+{
+    static const int codes[] = {[SEMEL_RECONCILE_NO_SUCH] = CLI_NOTHING,
+                                [SEMEL_RECONCILE_REFUSED] = CLI_REFUSED,
+                                [SEMEL_RECONCILE_NO_ANSWER] = CLI_FAILED};
+    if (found->end != SEMEL_RECONCILE_REPORTED)
+        return cli_fail(codes[found->end], "%s: %s", key, found->text);
+    return print_report(cli, key, &found->report);
+}
+
+static int reconcile(struct cli *cli, const struct cli_args *args, struct semel_ops *ops, const struct semel_conf *conf,
+                     struct semel_str reason)
+{
+    struct semel_reconcile found;
+    struct semel_error err = {0};
+    char key[SEMEL_ID_MAX + 1];
+    const struct semel_str name = semel__str(cli_operand(args, 1));
+    semel_status status = semel__reconcile_key(ops, conf, semel__str(cli_operand(args, 0)), name, reason, WAIT_MS,
+                                               &found, &err);
+    if (status == SEMEL_INVALID && err.cls == SEMEL_CLASS_PERMANENT)
+        return cli_fail(CLI_USAGE, "%s", err.text);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "reconcile");
+    semel__str_show(key, sizeof key, name);
+    return print(cli, key, &found);
+}
+
+static int run_reconcile(struct cli *cli, const struct cli_args *args)
+{
+    const char *file = cli_value(args, "settings");
+    struct semel_conf *conf = NULL;
+    struct semel_str reason;
+    struct semel_ops ops;
+    if (file == NULL)
+        return cli_fail(CLI_USAGE, "--settings FILE is required: its gateways have the URL that is asked");
+    int code = cli_reason(args, true, &reason);
+    if (code == CLI_OK)
+        code = cli_conf_load(file, &conf);
+    if (code == CLI_OK)
+        code = cli_ops_open(cli, args, true, &ops);
+    if (code == CLI_OK) {
+        code = reconcile(cli, args, &ops, conf, reason);
+        cli_ops_close(&ops);
+    }
+    semel__conf_free(conf);
+    return code;
+}
+
+static const struct cli_option reconcile_options[] = {
+    {"settings", 'f', "FILE", "the settings of semel run, whose gateways have the URL (needed)"},
+    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command reconcile_command = {
+    .name = "reconcile",
+    .summary = "ask now what became of a key whose outcome is unknown, and end it by the answer",
+    .operands = "CALLER KEY",
+    .operands_min = 2,
+    .operands_max = 2,
+    .options = reconcile_options,
+    .help =
+        "Asks the URL `reconcile` of the rule that the key was claimed under. done ends it with the answer that is\n"
+        "named there, not_done releases it, once its first call can no longer be running; else it stays unknown\n"
+        "(exit codes 1 and 4). The gateway does the same by itself when the request comes again.\n"
+        "\n"
+        "Example:\n"
+        "  semel keys reconcile customer-17 7d0f1f2e-8a4b-4c55 --settings semel.yaml --reason 'ticket 811'",
+    .run = run_reconcile,
+};
+
+#endif
+
 static const struct cli_command *const children[] = {
     &ls,
     &show_command,
     &resolve,
     &discard,
 #ifdef SEMEL_WITH_RUN
-    &cli_keys_reconcile,
+    &reconcile_command,
 #endif
     NULL,
 };

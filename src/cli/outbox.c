@@ -248,28 +248,21 @@ static int one(void *ctx, size_t i)
     if (status != SEMEL_OK)
         return cli_fail_name(status, &err, semel__command_name(a->given.kind));
     a->answered++;
-    if (ret->kind == SEMEL_DID || ret->kind == SEMEL_WOULD) {
-        cli_say(a->cli, "%s %s", ret->id, ret->text);
-        return CLI_OK;
-    }
-    return cli_fail(ret->judged == SEMEL_EVENT_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", ret->id, ret->text);
+    const bool done = ret->kind == SEMEL_DID || ret->kind == SEMEL_WOULD;
+    return cli_answer(a->cli, done, ret->judged == SEMEL_EVENT_NO_SUCH, ret->id, ret->text);
+}
+
+static void answers_json(struct semel_buf *json, const void *ctx)
+{
+    const struct acting *a = ctx;
+    semel__ops_json_event_answers(json, a->answers, a->answered);
 }
 
 static int each(struct acting *a, const struct semel_str *ids, size_t n)
 {
-    int printed = CLI_OK;
     a->ids = ids;
     a->answers = semel__arena_alloc(&a->cli->arena, n, sizeof *a->answers);
-    if (a->answers == NULL)
-        return cli_fail(CLI_FAILED, "out of memory");
-    int code = cli_each(n, one, a);
-    if (a->cli->json) {
-        struct semel_buf json;
-        semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_event_answers(&json, a->answers, a->answered);
-        printed = cli_json_print(&json);
-    }
-    return printed != CLI_OK ? printed : code;
+    return a->answers != NULL ? cli_each(a->cli, n, one, answers_json, a) : cli_fail(CLI_FAILED, "out of memory");
 }
 
 static int act_on_operands(struct acting *a)

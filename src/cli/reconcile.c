@@ -93,22 +93,11 @@ static int ask(struct cli *cli, const struct cli_args *args, const struct semel_
 
 static int run(struct cli *cli, const struct cli_args *args)
 {
-    const char *file = cli_operand(args, 0);
-    struct semel_conf_mistakes *mistakes = semel__arena_alloc(&cli->arena, 1, sizeof(*mistakes));
     struct semel_conf *conf = NULL;
-    struct semel_error err = {0};
-    int code;
-    if (mistakes == NULL)
-        return cli_fail(CLI_FAILED, "out of memory");
-    semel__conf_mistakes_init(mistakes);
-    if (semel__conf_load(file, &conf, mistakes, &err) == SEMEL_OK)
+    int code = cli_conf_load(cli_operand(args, 0), &conf);
+    if (code == CLI_OK)
         code = ask(cli, args, conf);
-    else if (mistakes->n > 0)
-        code = cli_conf_mistakes(file, mistakes);
-    else
-        code = cli_fail(CLI_FAILED, "%s", err.text);
     semel__conf_free(conf);
-    semel__conf_mistakes_done(mistakes);
     return code;
 }
 

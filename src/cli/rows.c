@@ -132,12 +132,8 @@ int cli_rows_print(const struct cli *cli, const struct cli_rows *rows)
 {
     struct cli_column chosen[COLUMNS_MAX];
     size_t which[COLUMNS_MAX], k = 0;
-    struct semel_buf json;
-    if (cli->json && rows->json != NULL) {
-        semel__buf_init(&json, CLI_JSON_MAX);
-        rows->json(&json, rows->ctx);
-        return cli_json_print(&json);
-    }
+    if (cli->json && rows->json != NULL)
+        return cli_json_of(rows->json, rows->ctx);
     if (rows->n == 0 && rows->none != NULL)
         cli_say(cli, "%s", rows->none);
     if (rows->n == 0)
@@ -234,13 +230,10 @@ static void say_lines(const struct cli *cli, const struct semel_buf *buf)
 
 int cli_shown_print(const struct cli *cli, const struct cli_shown *shown)
 {
-    struct semel_buf why, next, json;
+    struct semel_buf why, next;
     int code = CLI_OK;
-    if (cli->json) {
-        semel__buf_init(&json, CLI_JSON_MAX);
-        shown->json(&json, shown->facts);
-        return cli_json_print(&json);
-    }
+    if (cli->json)
+        return cli_json_of(shown->json, shown->facts);
     semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
     semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
     shown->explain(shown->facts, &why, &next);
@@ -291,7 +284,8 @@ semel_status cli_payload_decode(const struct semel_json *line, struct semel_aren
 
 /* ---- commands to them ---------------------------------------------------------------------------- */
 
-int cli_each(size_t n, int (*one)(void *ctx, size_t i), void *ctx)
+int cli_each(const struct cli *cli, size_t n, int (*one)(void *ctx, size_t i),
+             void (*json)(struct semel_buf *buf, const void *ctx), void *ctx)
 {
     size_t done = 0;
     int first = CLI_OK;
@@ -302,7 +296,18 @@ int cli_each(size_t n, int (*one)(void *ctx, size_t i), void *ctx)
         if (code == CLI_STORE)
             break;
     }
+    const int printed = cli->json ? cli_json_of(json, ctx) : CLI_OK;
+    if (printed != CLI_OK)
+        return printed;
     return first != CLI_OK && done > 0 ? CLI_FAILED : first;
+}
+
+int cli_answer(const struct cli *cli, bool done, bool none, const char *name, const char *text)
+{
+    if (!done)
+        return cli_fail(none ? CLI_NOTHING : CLI_REFUSED, "%s %s", name, text);
+    cli_say(cli, "%s %s", name, text);
+    return CLI_OK;
 }
 
 int cli_instruction_read(const struct cli_args *args, struct semel_instruction *given)

@@ -31,22 +31,9 @@ static int fail_to_start(const struct semel_conf *conf, semel_status status, con
 /* Reads the settings again, for SIGHUP. Reports mistakes, which change nothing. */
 static struct semel_conf *reread(void *ctx)
 {
-    struct semel_conf_mistakes *mistakes = semel__calloc(1, sizeof(*mistakes));
     struct semel_conf *conf = NULL;
-    struct semel_error err = {0};
-    if (mistakes == NULL || strcmp(ctx, "-") == 0) { /* stdin was read already */
-        semel__free(mistakes);
-        return NULL;
-    }
-    semel__conf_mistakes_init(mistakes);
-    if (semel__conf_load(ctx, &conf, mistakes, &err) != SEMEL_OK) {
-        if (mistakes->n > 0)
-            (void)cli_conf_mistakes(ctx, mistakes);
-        else
-            (void)cli_fail(CLI_FAILED, "%s", err.text);
-    }
-    semel__conf_mistakes_done(mistakes);
-    semel__free(mistakes);
+    if (strcmp(ctx, "-") != 0) /* stdin was read already */
+        (void)cli_conf_load(ctx, &conf);
     return conf;
 }
 
@@ -114,14 +101,10 @@ static int relay_once(char *file, const struct semel_conf *conf)
 }
 
 /* What both commands do with a file of settings. */
-static int run_file(struct cli *cli, const struct cli_args *args, bool relay)
+static int run_file(const struct cli_args *args, bool relay)
 {
     char *file = (char *)(uintptr_t)cli_operand(args, 0);
-    struct semel_conf_mistakes *mistakes = semel__arena_alloc(&cli->arena, 1, sizeof(*mistakes));
     struct semel_conf *conf = NULL;
-    struct semel_error err = {0};
-    if (mistakes == NULL)
-        return cli_fail(CLI_FAILED, "out of memory");
 #ifdef SEMEL_POINTS
     if (!semel__point_from_env())
         return CLI_USAGE;
@@ -129,35 +112,31 @@ static int run_file(struct cli *cli, const struct cli_args *args, bool relay)
     bound_arenas();
     semel__descriptors_raise();
     cli_keep_to_ourselves();
-    semel__conf_mistakes_init(mistakes);
-    semel_status status = semel__conf_load(file, &conf, mistakes, &err);
-    int code;
-    if (status == SEMEL_OK && relay) {
+    int code = cli_conf_load(file, &conf);
+    if (code == CLI_OK && relay) {
         conf->n_routes = conf->n_gateways = 0;
         conf->schedule.others = false; /* it publishes, and does nothing else */
         if (conf->n_outboxes == 0)
             code = cli_fail(CLI_USAGE, "%s has no outboxes: there is nothing to relay", file);
         else
             code = cli_flag(args, "once") ? relay_once(file, conf) : run_daemon(file, conf);
-    } else if (status == SEMEL_OK)
+    } else if (code == CLI_OK) {
         code = run_daemon(file, conf);
-    else if (mistakes->n > 0)
-        code = cli_conf_mistakes(file, mistakes);
-    else
-        code = cli_fail(CLI_FAILED, "%s", err.text);
+    }
     semel__conf_free(conf);
-    semel__conf_mistakes_done(mistakes);
     return code;
 }
 
 static int run(struct cli *cli, const struct cli_args *args)
 {
-    return run_file(cli, args, false);
+    (void)cli;
+    return run_file(args, false);
 }
 
 static int relay(struct cli *cli, const struct cli_args *args)
 {
-    return run_file(cli, args, true);
+    (void)cli;
+    return run_file(args, true);
 }
 
 static const struct cli_option relay_options[] = {

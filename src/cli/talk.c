@@ -150,6 +150,14 @@ int cli_json_print(struct semel_buf *json)
     return code;
 }
 
+int cli_json_of(void (*put)(struct semel_buf *json, const void *ctx), const void *ctx)
+{
+    struct semel_buf json;
+    semel__buf_init(&json, CLI_JSON_MAX);
+    put(&json, ctx);
+    return cli_json_print(&json);
+}
+
 int cli_object_print(struct semel_object *object)
 {
     (void)semel__object_end(object);

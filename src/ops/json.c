@@ -157,6 +157,16 @@ void semel__json_end(struct semel_buf *buf, struct semel_object *o)
     semel__object_done(o);
 }
 
+void semel__json_end_why(struct semel_buf *buf, struct semel_object *o, struct semel_buf *why, struct semel_buf *next)
+{
+    semel__object_text(o, "why", semel__buf_str(why));
+    semel__object_text(o, "next", semel__buf_str(next));
+    o->buf.failed |= why->failed || next->failed;
+    semel__json_end(buf, o);
+    semel__buf_done(why);
+    semel__buf_done(next);
+}
+
 void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts *f)
 {
     const struct semel_history *h = f->history;
@@ -183,12 +193,7 @@ void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts
     semel__object_list(&o, "audit", h->n_acts, semel__json_act, h->acts);
     semel__object_list(&o, "conflicts", h->n_conflicts, fill_conflict, h);
     semel__object_bool(&o, "more", h->more);
-    semel__object_text(&o, "why", semel__buf_str(&why));
-    semel__object_text(&o, "next", semel__buf_str(&next));
-    o.buf.failed |= why.failed || next.failed;
-    semel__json_end(buf, &o);
-    semel__buf_done(&why);
-    semel__buf_done(&next);
+    semel__json_end_why(buf, &o, &why, &next);
 }
 
 /* ---- commands ------------------------------------------------------------------------------------ */

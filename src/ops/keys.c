@@ -475,12 +475,7 @@ void semel__ops_json_key(struct semel_buf *buf, const struct semel_key_facts *f)
     if (semel__str_given(f->row->row.headers))
         semel__object_raw(&o, "headers", f->row->row.headers);
     semel__object_list(&o, "audit", f->n_acts, semel__json_act, f->acts);
-    semel__object_text(&o, "why", semel__buf_str(&why));
-    semel__object_text(&o, "next", semel__buf_str(&next));
-    o.buf.failed |= why.failed || next.failed;
-    semel__json_end(buf, &o);
-    semel__buf_done(&why);
-    semel__buf_done(&next);
+    semel__json_end_why(buf, &o, &why, &next);
 }
 
 void semel__ops_json_key_report(struct semel_buf *buf, const struct semel_key_report *report)

@@ -467,12 +467,7 @@ void semel__ops_json_event(struct semel_buf *buf, const struct semel_event_facts
     semel__object_text(&o, "relay", f->place.relay_owner);
     semel__object_time(&o, "lease_until", f->place.lease_until_us);
     semel__object_list(&o, "audit", f->n_acts, semel__json_act, f->acts);
-    semel__object_text(&o, "why", semel__buf_str(&why));
-    semel__object_text(&o, "next", semel__buf_str(&next));
-    o.buf.failed |= why.failed || next.failed;
-    semel__json_end(buf, &o);
-    semel__buf_done(&why);
-    semel__buf_done(&next);
+    semel__json_end_why(buf, &o, &why, &next);
 }
 
 static void fill_answer(struct semel_object *one, const void *ctx, size_t i)

@@ -29,5 +29,7 @@ semel_status semel__option_ago(const struct semel_option *o, int64_t now_us, int
 void semel__json_act(struct semel_object *one, const void *ctx, size_t i);
 /* Closes the object, appends it with a newline, and frees it. */
 void semel__json_end(struct semel_buf *buf, struct semel_object *o);
+/* The same with why it is as it is and what to do about it, which are freed, too. */
+void semel__json_end_why(struct semel_buf *buf, struct semel_object *o, struct semel_buf *why, struct semel_buf *next);
 
 #endif
