@@ -475,8 +475,9 @@ static void reload(struct semel_daemon *daemon, struct semel_notify *notify)
                                : semel__fail(&err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                                              "the settings could not be read again: every token stays as it was");
     semel__conf_free(fresh);
-    if (status == SEMEL_OK)
-        status = semel__daemon_gateways_reload(daemon, &err);
+    for (struct semel_unit *unit = daemon->units; unit != NULL && status == SEMEL_OK; unit = unit->next)
+        if (unit->kind->reload != NULL)
+            status = unit->kind->reload(unit, &err);
     if (status == SEMEL_OK)
         SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "reloaded certificates, tokens and secrets",
                    SEMEL_F_INT("units", daemon->n_units));

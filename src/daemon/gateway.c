@@ -438,6 +438,15 @@ static void free_gateway(struct semel_unit *unit)
     semel__free(g);
 }
 
+static semel_status reload(struct semel_unit *unit, struct semel_error *err)
+{
+    struct daemon_gateway *g = gateway_of(unit);
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; i < g->n_loops && status == SEMEL_OK; i++)
+        status = semel__http_reload(g->loops[i].http, err);
+    return status;
+}
+
 const struct semel_unit_kind semel__daemon_gateways = {
     .section = "gateways",
     .build = build,
@@ -446,15 +455,6 @@ const struct semel_unit_kind semel__daemon_gateways = {
     .ready = ready,
     .json = json,
     .count = count,
+    .reload = reload,
     .free = free_gateway,
 };
-
-semel_status semel__daemon_gateways_reload(struct semel_daemon *daemon, struct semel_error *err)
-{
-    semel_status status = SEMEL_OK;
-    for (struct semel_unit *unit = daemon->units; unit != NULL && status == SEMEL_OK; unit = unit->next)
-        for (size_t i = 0; unit->kind == &semel__daemon_gateways && i < gateway_of(unit)->n_loops; i++)
-            if (status == SEMEL_OK)
-                status = semel__http_reload(gateway_of(unit)->loops[i].http, err);
-    return status;
-}

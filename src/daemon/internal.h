@@ -41,6 +41,7 @@ struct semel_unit_kind {
     /* Counts what the unit has in the store, for its gauges. By the task that counts. */
     semel_status (*count)(struct semel_unit *unit, struct semel_store *store, struct semel_arena *arena,
                           struct semel_error *err);
+    semel_status (*reload)(struct semel_unit *unit, struct semel_error *err); /* NULL, or: reads certificates again */
     void (*free)(struct semel_unit *unit);
 };
 
@@ -53,8 +54,6 @@ struct semel_unit {
 extern const struct semel_unit_kind semel__daemon_routes;   /* route.c */
 extern const struct semel_unit_kind semel__daemon_outboxes; /* outbox.c */
 extern const struct semel_unit_kind semel__daemon_gateways; /* gateway.c */
-/* Certificates are read again. */
-semel_status semel__daemon_gateways_reload(struct semel_daemon *daemon, struct semel_error *err);
 
 struct semel_daemon {
     const struct semel_conf *conf;
@@ -145,18 +144,15 @@ struct daemon_route {
 void semel__daemon_log(const struct daemon_route *route, enum semel_log_level level, const char *text,
                        semel_status status, const struct semel_error *err, int retry_ms);
 
-/* The bodies of tasks. */
-void semel__daemon_worker(void *worker);  /* effects in the database, and what is stored for pull */
-void semel__daemon_outside(void *worker); /* http, exec */
-void semel__daemon_pull(void *worker);    /* answers those who pull */
-
 /* route.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
  * every tick. */
 semel_status semel__daemon_settings_ask(struct daemon_worker *worker, struct semel_error *err);
 /* The turn of a worker whose route is held: serves nobody, keeps house, asks again. false: it is not held. */
 bool semel__daemon_settings_hold(struct daemon_worker *worker);
 
-/* worker.c: reports and counts what a step or tick came to; returns how long to leave the environment alone, in milliseconds. */
+/* worker.c: starts its thread: for effects in the database, for calls (http, exec), or for those who pull. */
+semel_status semel__daemon_worker_start(struct daemon_worker *worker, struct semel_error *err);
+/* Reports and counts what a step or tick came to; returns how long to leave the environment alone, in milliseconds. */
 int semel__daemon_worker_report(struct daemon_worker *worker, semel_status status, const struct semel_error *err);
 /* When it ticks again: after the set time, and where nothing happens after up to eight times as long. */
 void semel__daemon_worker_ticked(struct daemon_worker *worker, int64_t now_us, bool idle);

@@ -794,24 +794,11 @@ static void free_route(struct semel_unit *unit)
 
 static semel_status start(struct semel_unit *unit, struct semel_error *err)
 {
-    static const struct {
-        const char *name;
-        void (*body)(void *);
-    } bodies[] = {
-        [SEMEL_DO_SQL] = {"worker", semel__daemon_worker},
-        [SEMEL_DO_HTTP] = {"calls", semel__daemon_outside},
-        [SEMEL_DO_EXEC] = {"calls", semel__daemon_outside},
-        [SEMEL_DO_PULL] = {"worker", semel__daemon_worker},
-    };
     struct daemon_route *route = route_of(unit);
     const struct semel_route *conf = route->conf;
     semel_status status = SEMEL_OK;
-    for (size_t i = 0; status == SEMEL_OK && i < route->n_workers; i++) {
-        struct daemon_worker *worker = &route->workers[i];
-        bool pulls = worker->broker == NULL;
-        status = semel__task_start(&worker->task, pulls ? "pull" : bodies[conf->handler.kind].name,
-                                   pulls ? semel__daemon_pull : bodies[conf->handler.kind].body, worker, err);
-    }
+    for (size_t i = 0; status == SEMEL_OK && i < route->n_workers; i++)
+        status = semel__daemon_worker_start(&route->workers[i], err);
     if (status == SEMEL_OK && !route->listens && !route->stored_only)
         status = semel__task_start(&route->source, "source", source_run, route, err);
     SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "route starts", SEMEL_F_STR("consumer", conf->name),

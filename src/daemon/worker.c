@@ -389,7 +389,7 @@ static void turn(struct daemon_worker *worker)
         step(worker, now_us, wait_ms);
 }
 
-void semel__daemon_worker(void *arg)
+static void run_worker(void *arg)
 {
     struct daemon_worker *worker = arg;
     if (!worker_open(worker))
@@ -429,7 +429,7 @@ static void turn_pull(struct daemon_worker *worker, struct semel_arena *arena)
     note(worker, status, &err);
 }
 
-void semel__daemon_pull(void *arg)
+static void run_pull(void *arg)
 {
     struct daemon_worker *worker = arg;
     struct semel_arena arena;
@@ -1121,7 +1121,7 @@ static void outside_done(struct outside *o)
         close(o->ready_fd);
 }
 
-void semel__daemon_outside(void *arg)
+static void run_outside(void *arg)
 {
     struct daemon_worker *worker = arg;
     struct outside o = {
@@ -1138,6 +1138,17 @@ void semel__daemon_outside(void *arg)
         worker_close(worker);
     }
     outside_done(&o);
+}
+
+/* ==== the thread ===================================================================================== */
+
+semel_status semel__daemon_worker_start(struct daemon_worker *worker, struct semel_error *err)
+{
+    const enum semel_do_kind kind = worker->route->conf->handler.kind;
+    const bool calls = kind == SEMEL_DO_HTTP || kind == SEMEL_DO_EXEC;
+    if (worker->broker == NULL)
+        return semel__task_start(&worker->task, "pull", run_pull, worker, err);
+    return semel__task_start(&worker->task, calls ? "calls" : "worker", calls ? run_outside : run_worker, worker, err);
 }
 
 /* ==== semel inbox reconcile ===========================================================================
