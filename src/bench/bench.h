@@ -131,8 +131,6 @@ struct bench_result {
 semel_status bench_inbox(struct semel *s, const struct bench_options *options, struct bench_result *ret,
                          struct semel_error *err);
 bool bench_wanted(const struct bench_options *options, const char *name); /* is it among the cases? */
-/* The rate of a case; 0: it was not measured. */
-double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids, int connections);
 
 /* ---- inbox_pg.c ---- */
 

@@ -662,16 +662,6 @@ static void conclude(struct lane *lane, struct bench_case *ret)
     };
 }
 
-double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids, int connections)
-{
-    for (size_t i = 0; i < result->n; i++) {
-        const struct bench_case *c = &result->cases[i];
-        if (c->connections == connections && strcmp(c->name, name) == 0 && strcmp(c->ids, bench_ids_names[ids]) == 0)
-            return c->per_s;
-    }
-    return 0;
-}
-
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
 static semel_status open_lane(struct bench *b, const struct kind *kind, enum bench_ids ids, struct semel_error *err)

@@ -266,14 +266,11 @@ int cli_instruction_read(const struct cli_args *args, struct semel_instruction *
 void cli_field(const struct cli *cli, const char *name, struct semel_str value);
 void cli_field_when(const struct cli *cli, const char *name, int64_t us, int64_t now_us);
 void cli_field_payload(const struct cli *cli, struct semel_str payload);
-/* What an operator did, in one line. */
-#define CLI_ACT_MAX 2048
 struct semel_act_line;
-void cli_act_show(const struct semel_act_line *act, char out[CLI_ACT_MAX]);
 /* Says on stderr what was done last to what is not there any more, if that is known. */
 void cli_acts_fail(const struct semel_act_line *acts, size_t n);
-/* All of them, which come newest first, oldest first. */
-void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n);
+/* All of them, oldest first. */
+void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n, bool newest_first);
 /* The bytes as they are; on a terminal only text. 0, or an exit code. */
 int cli_payload_print(struct semel_str payload);
 #define CLI_PAYLOAD_TEXT_MAX ((size_t)SEMEL_PAYLOAD_HARD_MAX / 3 * 4 + 64) /* of a line: the largest in base64 */

@@ -458,7 +458,7 @@ static void say_waiters(const struct cli *cli, const struct semel_ops_facts *f)
 static void say_history(const struct cli *cli, const struct semel_ops_facts *f)
 {
     const struct semel_history *h = f->history;
-    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64], act[CLI_ACT_MAX];
+    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64];
     for (size_t i = 0; i < h->n_business; i++)
         cli_field(cli, "business key", h->business[i]);
     for (size_t i = 0; i < f->row->n_wants; i++)
@@ -472,10 +472,7 @@ static void say_history(const struct cli *cli, const struct semel_ops_facts *f)
         cli_say(cli, "%-14s%d  %s  %s  %s%s%s", i == 0 ? "failed" : "", h->tries[i].attempt, at, who, what,
                 text[0] != '\0' ? ": " : "", text);
     }
-    for (size_t i = 0; i < h->n_acts; i++) {
-        cli_act_show(&h->acts[i], act);
-        cli_say(cli, "%-14s%s", i == 0 ? "audit" : "", act);
-    }
+    cli_field_acts(cli, h->acts, h->n_acts, false);
     for (size_t i = 0; i < h->n_conflicts; i++) {
         cli_time(h->conflicts[i].last_us, at, sizeof at);
         cli_say(cli, "%-14s%lld time%s with another payload, last %s", i == 0 ? "conflicts" : "",

@@ -138,7 +138,7 @@ static void say_row(const struct cli *cli, const void *facts)
         cli_say(cli, "%-14s%lld bytes; --body writes them", "body", (long long)f->row->bytes);
     cli_field_when(cli, "answer until", row->answer_until_us, f->now_us);
     cli_field_when(cli, "key until", row->key_until_us, f->now_us);
-    cli_field_acts(cli, f->acts, f->n_acts);
+    cli_field_acts(cli, f->acts, f->n_acts, true);
 }
 
 static void row_json(struct semel_buf *buf, const void *facts)

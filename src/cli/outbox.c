@@ -159,7 +159,7 @@ static void say_row(const struct cli *cli, const void *facts)
         cli_say(cli, "%-14snone: a tombstone", "payload");
     else
         cli_field_payload(cli, row->payload);
-    cli_field_acts(cli, f->acts, f->n_acts);
+    cli_field_acts(cli, f->acts, f->n_acts, true);
 }
 
 static void row_json(struct semel_buf *buf, const void *facts)

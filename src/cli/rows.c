@@ -15,6 +15,7 @@
 #include "cli/cli.h"
 #include "ops/ops.h"
 
+#define ACT_MAX 2048
 #define SHOWN_MAX 2000 /* bytes of a value for people */
 #define COLUMNS_MAX 16
 
@@ -186,31 +187,32 @@ void cli_field_payload(const struct cli *cli, struct semel_str payload)
         cli_say(cli, "%-14s%zu bytes that are not text; --payload writes them", "payload", payload.n);
 }
 
-void cli_act_show(const struct semel_act_line *act, char out[CLI_ACT_MAX])
+/* What an operator did, in one line. */
+static void show_act(const struct semel_act_line *act, char out[ACT_MAX])
 {
     char at[40], who[SEMEL_ID_MAX + 1], why[SEMEL_ERROR_TEXT_MAX + 1], what[64];
     cli_time(act->at_us, at, sizeof at);
     semel__str_show(who, sizeof who, act->who);
     semel__str_show(what, sizeof what, act->what);
     semel__str_show(why, sizeof why, act->reason);
-    snprintf(out, CLI_ACT_MAX, "%s  %s  %s: %s", at, who, what, why);
+    snprintf(out, ACT_MAX, "%s  %s  %s: %s", at, who, what, why);
 }
 
 void cli_acts_fail(const struct semel_act_line *acts, size_t n)
 {
-    char act[CLI_ACT_MAX];
+    char act[ACT_MAX];
     if (n == 0)
         return;
-    cli_act_show(&acts[0], act);
+    show_act(&acts[0], act);
     cli_fail(CLI_NOTHING, "the audit has, last: %s", act);
 }
 
-void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n)
+void cli_field_acts(const struct cli *cli, const struct semel_act_line *acts, size_t n, bool newest_first)
 {
-    char act[CLI_ACT_MAX];
-    for (size_t i = n; i > 0; i--) {
-        cli_act_show(&acts[i - 1], act);
-        cli_say(cli, "%-14s%s", i == n ? "audit" : "", act);
+    char act[ACT_MAX];
+    for (size_t i = 0; i < n; i++) {
+        show_act(&acts[newest_first ? n - 1 - i : i], act);
+        cli_say(cli, "%-14s%s", i == 0 ? "audit" : "", act);
     }
 }
 
