@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <sqlite3.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/cli.h"
@@ -335,12 +337,22 @@ static int finish(struct cli *cli, const struct cli_args *args, const struct ben
     return show(cli, args, options, result, fsync_us);
 }
 
+/* The folder of the database; "": it has none. */
+static void folder_of(struct semel *s, char *out, size_t size)
+{
+    const char *path = sqlite3_db_filename(semel_native(s), "main");
+    const char *slash = path != NULL ? strrchr(path, '/') : NULL;
+    int n = slash == NULL ? 0 : snprintf(out, size, "%.*s", (int)(slash - path > 0 ? slash - path : 1), path);
+    if (n <= 0 || (size_t)n >= size)
+        out[0] = '\0';
+}
+
 static int measure(struct cli *cli, const struct cli_args *args, struct bench_options *options, struct place *place)
 {
     char folder[PATH_BYTES];
     struct bench_result result;
     struct semel_error err = {0};
-    bench_sql_folder(place->s, folder, sizeof folder);
+    folder_of(place->s, folder, sizeof folder);
     double fsync_us = folder[0] != '\0' ? bench_fsync_us(folder) : -1;
     if (fsync_us < 0)
         return cli_fail(CLI_STORE, "the store must be a file in a folder that can be written");

@@ -98,8 +98,6 @@ enum bench_work {
 
 /* Does the inbox have rows, or has a benchmark run here before? */
 int bench_sql_used(struct semel *s, bool *ret_used);
-/* The folder of the database; "": it has none. */
-void bench_sql_folder(struct semel *s, char *out, size_t size);
 
 struct bench_options {
     int64_t messages, rounds, batch;

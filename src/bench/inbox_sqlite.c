@@ -407,15 +407,6 @@ static int sql_flush(struct semel *s)
     return sqlite3_wal_checkpoint_v2(semel_native(s), NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }
 
-void bench_sql_folder(struct semel *s, char *out, size_t size)
-{
-    const char *path = sqlite3_db_filename(semel_native(s), "main");
-    const char *slash = path != NULL ? strrchr(path, '/') : NULL;
-    int n = slash == NULL ? 0 : snprintf(out, size, "%.*s", (int)(slash - path > 0 ? slash - path : 1), path);
-    if (n <= 0 || (size_t)n >= size)
-        out[0] = '\0';
-}
-
 /* ---- lanes --------------------------------------------------------------------------------------- */
 
 struct bench;

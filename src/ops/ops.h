@@ -126,18 +126,7 @@ semel_status semel__ops_command(struct semel_ops *ops, const struct semel_instru
                                 const struct semel_row *row, bool dry_run, struct semel_answer *ret,
                                 struct semel_error *err);
 
-/* The same once and without what it does to others, for n rows of one consumer in one transaction (see
- * semel__inbox_commands), which also marks their places in a selection, if there is one. UNKNOWN: the answers hold if
- * the places are marked. All others but OK: nothing was done. */
-struct semel_places_marked {
-    int64_t selection;
-    const int64_t *at; /* of each row */
-};
-semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instruction *given,
-                            const struct semel_row *const *rows, size_t n, const struct semel_places_marked *places,
-                            struct semel_answer *ret, struct semel_error *err);
-
-/* ---- many (bulk.c) ----
+/* ---- many ----
  *
  *   1. what matches is counted and grouped by its cause; a dry run ends here;
  *   2. it is written down as a numbered selection: rows that come later are no part of it, and a row that has changed
