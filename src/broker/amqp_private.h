@@ -145,7 +145,7 @@ semel_status semel__amqp_close_channel(struct amqp_link *link, struct semel_erro
 semel_status semel__amqp_send(struct amqp_link *link, amqp_channel_t channel, amqp_method_number_t id, void *method,
                               struct semel_error *err);
 semel_status semel__amqp_send_frame(struct amqp_link *link, const amqp_frame_t *frame, struct semel_error *err);
-/* OK with *ret_got: there is a frame. Otherwise the status tells what happened to the connection. */
+/* OK with *ret_got: there is a frame. Otherwise the status says what happened to the connection. */
 semel_status semel__amqp_receive(struct amqp_link *link, int64_t wait_us, amqp_frame_t *ret, bool *ret_got,
                                  struct semel_error *err);
 /* The error of a failed RPC. `what` was tried. RETRY or INVALID. */

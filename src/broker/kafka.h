@@ -23,7 +23,7 @@
  *  - Reading never jumps. A partition whose offset is out of range, or that has none while `first` does not say
  *    `earliest`, is stopped; a poll says so once, with class BROKEN, the view counts it, the other partitions go on.
  *  - poll keeps to its wait but for a rebalance, which may take REBALANCE_MS more; close and reopen take CLOSE_MS at
- *    most. A handle that could not give something back, or was not told where to start, answers CLOSED until it is
+ *    most. A handle that could not give something back, or does not know where to start, answers CLOSED until it is
  *    reopened.
  *  - publish waits until each item is confirmed by all replicas in sync, refused, or given up when the call's time is
  *    over; a call takes at most nine tenths of message.timeout.ms. It works through the items in rounds, each of which

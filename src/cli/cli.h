@@ -84,7 +84,7 @@ extern const struct cli_command cli_reconcile; /* a child of inbox */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *fmt, ...);
 /* "s" behind what there is not one of: "1 message", "2 messages". */
 #define CLI_S(n) ((n) == 1 ? "" : "s")
-/* "DOING: TEXT" for a status of the store or of core. The exit code follows from it: STORE when the world fails,
+/* "DOING: TEXT" for a status of the store or of core. The exit code follows from it: STORE when the environment fails,
  * REFUSED when the call is not allowed, FAILED when nobody knows. */
 int cli_fail_error(semel_status status, const struct semel_error *err, const char *doing);
 /* The same where INVALID and PERMANENT mean that a name on the command line cannot be one: USAGE, the text alone. */

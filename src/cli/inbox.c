@@ -578,9 +578,10 @@ static const struct cli_command show_command = {
 
 /* ---- retry --payloads: corrected copies, by lines ------------------------------------------------
  *
- * Dead letters whose payloads are corrected, by lines as `semel inbox export` writes them. Of a line only id, source and
- * payload, or payload_base64, are read. Each line is a transaction of its own. A line that is bad, or whose message is
- * not one to be corrected, is named and left alone: the same lines may be given again after an interruption. */
+ * Dead letters whose payloads are corrected, by lines as `semel inbox export` writes them. Of a line only id, source
+ * and payload, or payload_base64, are read. Each line is a transaction of its own. A line that is bad, or whose
+ * message is not one to be corrected, is named and left alone: the same lines may be given again after an
+ * interruption. */
 
 struct lines {
     struct cli *cli;

@@ -4,7 +4,7 @@
  * along the other.
  *
  * Invariants: a place is an offset into the text, so that every file counts lines and columns by the same function. A
- * node that is `bad` has had its mistake told and is not looked at again. Reading goes on after a mistake; it ends
+ * node that is `bad` has had its mistake reported and is not looked at again. Reading goes on after a mistake; it ends
  * early only for lack of memory (`failed`).
  */
 #ifndef SEMEL_CONF_PRIVATE_H
@@ -33,7 +33,7 @@ struct conf_place {
 struct conf_node {
     enum conf_shape shape;
     bool plain;                  /* a scalar without quotes: it may be a number or a flag */
-    bool bad;                    /* its mistake has been told; not tainted: its key is a strange one */
+    bool bad;                    /* its mistake was reported; not tainted: its key is a strange one */
     bool tainted;                /* it, or something below it, has a mistake */
     bool outside;                /* its text, or a part of it, came from elsewhere and is never shown */
     struct semel_str text, said; /* of a scalar: what it means, and as the file has it */
@@ -108,7 +108,7 @@ const struct conf_node *semel__conf_find(const struct conf_node *node, const cha
 /* May it be judged? It has no mistake, or it is not given and no strange key beside it may be meant for it. */
 bool semel__conf_sound(const struct conf_node *node, const char *path);
 
-/* value.c: one value into its place; false: the mistake has been told. */
+/* value.c: one value into its place; false: the mistake was reported. */
 bool semel__conf_take(struct conf_reader *r, const struct semel_setting_spec *setting, struct conf_node *node,
                       void *at);
 /* "90" or "\"a b\"" or "a list", for a mistake; nothing of what came from outside. */

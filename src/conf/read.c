@@ -445,7 +445,7 @@ static size_t put_variable(struct expansion *x, struct semel_str rest)
     return n > 0 ? n : 2;
 }
 
-/* Twice: to count and tell mistakes, then to write. */
+/* Twice: to count and report mistakes, then to write. */
 static void replace(struct expansion *x)
 {
     struct semel_str s = x->node->said;

@@ -55,7 +55,7 @@ static void put_said(struct semel_buf *buf, const struct conf_node *node, const 
  * `effect` from the handler, `order` from the rules.
  *
  * Invariants: nothing of what core knows is known here; a text of core's is taken over with the names put right. The
- * JSON that is left in the route is what core read last, so storing it makes every other door go by it.
+ * JSON that is left in the route is what core read last, so storing it makes every other program go by it.
  */
 
 #define VALUE_MAX 40 /* bytes; no right value is longer */
@@ -330,7 +330,7 @@ static void check_statement(struct conf_reader *r, const struct semel_route *rou
     struct semel_error err;
     const bool ok = check_values(r, route, node);
     if (semel__sql_check(&desc, lite ? SEMEL_SQL_SQLITE : SEMEL_SQL_POSTGRES, &err) != SEMEL_OK &&
-        (ok || strncmp(err.text, "values, $", 9) != 0)) /* else it was told */
+        (ok || strncmp(err.text, "values, $", 9) != 0)) /* else it was reported */
         statement_wrong(r, node, err.text);
 }
 
@@ -356,7 +356,8 @@ static bool sound(const struct look *l, const char *const *names)
 
 #define SOUND(l, ...) sound((l), (const char *const[]){__VA_ARGS__, NULL})
 
-/* How a kind of source sees its own settings below "from" in the node of its route; the reader's path is the route's. */
+/* How a kind of source sees its own settings below "from" in the node of its route; the reader's path is the route's.
+ * */
 struct conf_check {
     struct semel_setting_check base;
     struct conf_reader *r;

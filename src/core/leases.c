@@ -322,10 +322,10 @@ static bool run_outside(struct semel_inbox *inbox, struct item *item, semel_stat
 
 semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
-    semel_status status = SEMEL_OK, world = SEMEL_OK;
+    semel_status status = SEMEL_OK, environment = SEMEL_OK;
     struct semel_error ignored, kept = {0};
     size_t done = 0, i = 0;
-    for (; i < n && world == SEMEL_OK; i++) {
+    for (; i < n && environment == SEMEL_OK; i++) {
         status = semel__items_may_run(inbox, &kept);
         if (status == SEMEL_OK)
             status = keep_leases(inbox, items + i, n - i, &kept);
@@ -333,7 +333,7 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
             break;
         if (items[i]->lease->lost)
             continue;
-        if (!run_outside(inbox, items[i], &world, err))
+        if (!run_outside(inbox, items[i], &environment, err))
             break;
         bool failed = items[i]->ending.result != SEMEL_DONE && items[i]->ending.result != SEMEL_REJECTED;
         inbox->failures = failed ? inbox->failures + 1 : 0;
@@ -342,11 +342,12 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
         items[i] = swap;
     }
     /* First those that have ended, then those that were not touched. */
-    semel_status finish = semel__items_lease(inbox, items, done, LEASE_FINISH, world == SEMEL_OK ? err : &ignored);
+    semel_status finish = semel__items_lease(inbox, items, done, LEASE_FINISH,
+                                             environment == SEMEL_OK ? err : &ignored);
     if (i < n)
         (void)semel__items_lease(inbox, items + i, n - i, LEASE_RELEASE, &ignored);
-    if (world != SEMEL_OK)
-        return world;
+    if (environment != SEMEL_OK)
+        return environment;
     if (status != SEMEL_OK) {
         *err = kept;
         return status;

@@ -161,9 +161,9 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
 enum lease_op { LEASE_FINISH, LEASE_RELEASE, LEASE_APART, LEASE_RENEW, LEASE_RECOVER };
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err);
-/* The world failed in the middle of a run, with `status`: the leases of what has no end yet are given back, and nobody
- * is charged. What ran together runs alone next: if it was a message after all, it stands in nobody's way. One that
- * ran alone and lost its connection keeps its lease: its start counts. */
+/* The environment failed in the middle of a run, with `status`: the leases of what has no end yet are given back, and
+ * nobody is charged. What ran together runs alone next: if it was a message after all, it stands in nobody's way. One
+ * that ran alone and lost its connection keeps its lease: its start counts. */
 void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size_t n, semel_status status);
 /* Items for leases, with their endings if there are any, sorted into run order; memory from the inbox's arena. */
 semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases,
@@ -171,7 +171,7 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
                                     struct semel_error *err);
 /* Runs the handlers of claimed items with no transaction open, and commits their ends. */
 semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
-/* Is this the world's failure, which charges no message? */
+/* Is this a failure of the environment, which charges no message? */
 bool semel__is_environment(semel_status status, const struct semel_error *err);
 
 #endif

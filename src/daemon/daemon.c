@@ -168,8 +168,8 @@ static void http_turns(void *ctx)
  * wherever a daemon runs. No handler runs here: nobody but the program itself can do that.
  *
  * It has a connection of its own, so that it is in no worker's way; `schedule.others: false` turns it off. The first
- * worker of each route keeps house for that route. Rounds are bounded, at most ROWS rows each; a failure is logged once,
- * and tried again. */
+ * worker of each route keeps house for that route. Rounds are bounded, at most ROWS rows each; a failure is logged
+ * once, and tried again. */
 
 struct others {
     struct semel_daemon *daemon;

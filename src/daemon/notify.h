@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * notify.h: tells the service manager how the process fares (sd_notify(3)), without its library.
+ * notify.h: reports to the service manager how the process fares (sd_notify(3)), without its library.
  *
  * What it is: datagrams of lines KEY=VALUE to the socket that $NOTIFY_SOCKET names, a path or, after '@', a name in the
  * abstract space. Without that variable nothing is sent, and every function is free to be called all the same.

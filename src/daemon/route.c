@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * route.c: a route as a unit of the daemon: built from its settings, started, stopped, and shown; whether it may run; its
- * source thread; and its circuit breaker, with the lock that its workers share. The workers are in worker.c.
+ * route.c: a route as a unit of the daemon: built from its settings, started, stopped, and shown; whether it may run;
+ * its source thread; and its circuit breaker, with the lock that its workers share. The workers are in worker.c.
  *
  * Invariants: locks are taken in this order: the breaker's, then the handoff's or the endpoint's. Neither of those asks
  * the breaker while it has its own.
@@ -69,8 +69,8 @@ static void source_up(struct daemon_route *route, bool up, const struct semel_er
  * settings. Where stored messages speak against them the route is held: it takes nothing and calls nobody, but it keeps
  * house under the settings that are stored, so that leases run out and waiting versions are decided; and it asks again.
  * A route that runs looks at every tick. When somebody else has stored another order, effect, source rule or first
- * version, it is held until they are again as its file says: of two files the one that is not as stored pauses. It never
- * writes them back by itself: two would do so in turn for ever.
+ * version, it is held until they are again as its file says: of two files the one that is not as stored pauses. It
+ * never writes them back by itself: two would do so in turn for ever.
  *
  * Invariants: only the first worker's thread decides; the others and the source read one flag. A held route lets what
  * runs end, and has its source closed once no worker can answer any more.

@@ -2,7 +2,8 @@
  *
  * worker.c: the workers of a route. One whose effects are in the database is core's pump on a queue of the handoff, or
  * on the HTTP endpoint of a route that listens; another calls what is outside of it; and the thread of a `pull` route
- * answers those who fetch what the workers have stored. `semel inbox reconcile` asks as a worker does, without a daemon.
+ * answers those who fetch what the workers have stored. `semel inbox reconcile` asks as a worker does, without a
+ * daemon.
  *
  * The first worker of a route also ticks: recovery, stored work that is due, purge. Every process does, and core makes
  * that safe. Where messages come from the inbox itself every worker ticks, and there is nothing else to do.

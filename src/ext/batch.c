@@ -17,7 +17,7 @@ static const struct member {
     const char *name;
     enum member_kind kind;
     size_t offset; /* of a struct semel_str, or of an int64_t */
-    unsigned doors;
+    unsigned calls;
 } members[] = {
     {"message_id", MEMBER_ID, offsetof(struct ext_one, msg.id), EXT_FOR_BEGIN | EXT_FOR_DONE | EXT_FOR_FAIL},
     {"source", MEMBER_TEXT, offsetof(struct ext_one, msg.source), EXT_FOR_BEGIN | EXT_FOR_DONE | EXT_FOR_FAIL},
@@ -91,7 +91,7 @@ static semel_status read_member(const struct ext_batch *batch, struct semel_str 
 {
     char shown[64];
     for (int i = 0; i < (int)(sizeof(members) / sizeof(members[0])); i++)
-        if ((members[i].doors & batch->door) != 0 && semel__str_eqz(name, members[i].name))
+        if ((members[i].calls & batch->call) != 0 && semel__str_eqz(name, members[i].name))
             return semel__str_eqz(value, "null") ? SEMEL_OK : read_value(batch, &members[i], value, one, err);
     semel__str_show(shown, sizeof(shown), name);
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
@@ -111,7 +111,7 @@ static semel_status read_one(struct ext_batch *batch, struct semel_str object, s
         status = read_member(batch, name, value, one, err);
     if (status == SEMEL_OK && semel__str_given(one->raw) && semel__str_given(one->msg.payload))
         status = refuse_one(batch, "payload", "and raw are both given; give one of them", err);
-    if (status == SEMEL_OK && batch->door == EXT_FOR_DONE && !semel__str_given(one->msg.id))
+    if (status == SEMEL_OK && batch->call == EXT_FOR_DONE && !semel__str_given(one->msg.id))
         status = refuse_one(batch, "message_id", "is missing", err);
     if (status == SEMEL_OK && one->delivery > INT_MAX)
         status = refuse_one(batch, "delivery", "is too large", err);

@@ -24,7 +24,7 @@ struct ext_one {
 
 struct ext_batch {
     const char *who; /* the function, for errors */
-    unsigned door;   /* EXT_FOR_... */
+    unsigned call;   /* EXT_FOR_... */
     struct semel_arena *arena;
     struct ext_one *all; /* in the arena; their texts there, or in the list */
     size_t n;

@@ -838,7 +838,7 @@ static semel_status open_many(struct ext_call *call, struct ext_batch *batch, st
 
 static semel_status run_begin_many(struct ext_call *call, struct semel_error *err)
 {
-    struct ext_batch batch = {.who = call->args.who, .arena = &call->arena, .door = EXT_FOR_BEGIN};
+    struct ext_batch batch = {.who = call->args.who, .arena = &call->arena, .call = EXT_FOR_BEGIN};
     struct semel *s = NULL;
     semel_status status = open_many(call, &batch, &s, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++) {
@@ -858,7 +858,7 @@ static semel_status run_begin_many(struct ext_call *call, struct semel_error *er
 
 static semel_status run_fail_many(struct ext_call *call, struct semel_error *err)
 {
-    struct ext_batch batch = {.who = call->args.who, .arena = &call->arena, .door = EXT_FOR_FAIL};
+    struct ext_batch batch = {.who = call->args.who, .arena = &call->arena, .call = EXT_FOR_FAIL};
     struct semel *s = NULL;
     enum semel_result result = SEMEL_MAYBE;
     semel_status status = open_many(call, &batch, &s, err);
@@ -1115,7 +1115,7 @@ static void inbox_done_many(sqlite3_context *context, int n, sqlite3_value **val
     struct semel_error err = {0};
     struct semel *s = NULL;
     struct semel_arena arena;
-    struct ext_batch batch = {.who = args.who, .arena = &arena, .door = EXT_FOR_DONE};
+    struct ext_batch batch = {.who = args.who, .arena = &arena, .call = EXT_FOR_DONE};
     semel__arena_init(&arena, JSON_MAX);
     semel_status status = enter(context, &args, &s, &err);
     if (status == SEMEL_OK)

@@ -110,7 +110,7 @@ static const struct meaning {
      "another connection has written since this transaction began to read"},
     {SQLITE_IOERR_NOMEM, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "out of memory"},
     {SQLITE_READONLY_DBMOVED, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "the database file was moved or replaced"},
-    /* the world */
+    /* the environment */
     {SQLITE_BUSY, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the database is locked by another program"},
     {SQLITE_LOCKED, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, NULL},
     {SQLITE_FULL, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, NULL},
