@@ -380,11 +380,10 @@ static void put_array(struct pg_trip *trip, const struct sql_field *field, const
     for (size_t i = 0; i < set->n; i++) {
         struct sql_value value = semel__db_value(field, semel__db_item(set, i), fingerprint);
         struct semel_str s = encode(kind, &value, wire);
-        bool null = value.null && kind != SQL_BOOL;
-        put32(trip, null ? UINT32_MAX : (uint32_t)s.n);
+        put32(trip, value.null ? UINT32_MAX : (uint32_t)s.n);
         if (s.n > INT32_MAX)
             trip->bytes.failed = trip->bytes.full = true;
-        else if (!null)
+        else if (!value.null)
             semel__buf_add(&trip->bytes, s.p, s.n);
     }
     param(trip, NULL, at, trip->bytes.n - at, false);

@@ -257,6 +257,32 @@ static void batch_with_large_payloads_is_kept_byte_for_byte(void **state)
     ok(w, semel_store_commit(w->store, &w->err));
 }
 
+/* Also where the rows of a batch differ: `alone = false` is what a begin in SQL inserts, which must not be committed
+ * without its end. */
+static void what_most_rows_have_is_kept_as_null(void **state)
+{
+    struct world *w = *state;
+    struct semel_admit items[] = {item_of("a", SEMEL_STATE_COMPLETED, NULL), item_of("b", SEMEL_STATE_WAITING, NULL)};
+    struct semel_admit_batch batch = {.consumer = CONSUMER, .now_us = NOW, .items = items, .n_items = 2};
+    items[0].row.progress.attempts = 1;
+    items[1].place = 1;
+    items[1].row.updated_us = NOW + 1;
+    items[1].row.progress.alone = true;
+    items[1].row.progress.retries = 2;
+    items[1].row.progress.attempts_before = 3;
+    begin(w);
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+    ok(w, semel_store_commit(w->store, &w->err));
+    assert_int_equal(ask("SELECT count(*) FROM semel.record WHERE num_nulls(status, attempts, attempts_before, "
+                         "retries, alone, updated_at, "
+                         "processed_at, open_for) = 8"),
+                     1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.record WHERE status = 'waiting' AND attempts = 0 AND "
+                         "attempts_before = 3 AND retries = 2 AND "
+                         "alone AND updated_at > received_at AND processed_at IS NULL AND open_for = 'c'"),
+                     1);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
 static semel_status admit_and_settle(struct world *w)
@@ -440,6 +466,7 @@ int main(void)
         OPEN(one_text_is_prepared_once),
         OPEN(answers_larger_than_every_buffer_do_not_stop_the_sending),
         OPEN(batch_with_large_payloads_is_kept_byte_for_byte),
+        OPEN(what_most_rows_have_is_kept_as_null),
         OPEN(allocation_that_fails_is_told_and_leaves_nothing_behind),
         OPEN(number_of_round_trips_does_not_grow_with_the_batch),
         OPEN(plan_for_an_empty_table_is_not_kept_when_it_fills),
