@@ -3,8 +3,7 @@
  * digest.c: digests, HMAC and base64 by OpenSSL's EVP interface.
  *
  * The process looks SHA-256 up once and keeps it: the lookup costs more than the digest of a short message. If
- * that failed for lack of memory, every digest looks it up itself. For the same reason it keeps a few contexts for
- * whichever thread comes next; none of them has seen a key.
+ * that failed for lack of memory, every digest looks it up itself.
  *
  * OpenSSL reads base64 loosely. So we encode the result again: the input was right only if both are equal.
  *
@@ -16,16 +15,13 @@
 #include <assert.h>
 #include <openssl/evp.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #define TEXT_SLICE 4096 /* characters of base64; a multiple of four */
 #define BYTE_SLICE (TEXT_SLICE / 4 * 3)
-#define SPARES 4
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static EVP_MD *fetched;
-static _Atomic(EVP_MD_CTX *) spares[SPARES];
 
 static void fetch(void)
 {
@@ -33,10 +29,11 @@ static void fetch(void)
 }
 
 /* The digest of the parts, which has `size` bytes. */
-static bool digest_in(EVP_MD_CTX *ctx, const EVP_MD *md, const struct semel_str *parts, size_t n_parts,
-                      unsigned char *out, size_t size)
+static bool digest_parts(const EVP_MD *md, const struct semel_str *parts, size_t n_parts, unsigned char *out,
+                         size_t size)
 {
-    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, md, NULL) == 1; /* NULL: the one that it had before */
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, md, NULL) == 1;
     for (size_t i = 0; ok && i < n_parts; i++)
         ok = parts[i].n == 0 || EVP_DigestUpdate(ctx, parts[i].p, parts[i].n) == 1;
 
@@ -45,14 +42,6 @@ static bool digest_in(EVP_MD_CTX *ctx, const EVP_MD *md, const struct semel_str 
     ok = ok && EVP_DigestFinal_ex(ctx, digest, &n) == 1 && n == size;
     if (ok)
         memcpy(out, digest, size);
-    return ok;
-}
-
-static bool digest_parts(const EVP_MD *md, const struct semel_str *parts, size_t n_parts, unsigned char *out,
-                         size_t size)
-{
-    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    bool ok = digest_in(ctx, md, parts, n_parts, out, size);
     EVP_MD_CTX_free(ctx);
     return ok;
 }
@@ -63,37 +52,9 @@ static const EVP_MD *sha256(void)
     return fetched != NULL ? fetched : EVP_sha256();
 }
 
-/* A context of SHA-256 that nobody uses. NULL: there is none. */
-static EVP_MD_CTX *take_spare(void)
-{
-    for (size_t i = 0; i < SPARES; i++)
-        if (atomic_load_explicit(&spares[i], memory_order_relaxed) != NULL) {
-            EVP_MD_CTX *ctx = atomic_exchange(&spares[i], NULL);
-            if (ctx != NULL)
-                return ctx;
-        }
-    return NULL;
-}
-
-static void give_spare(EVP_MD_CTX *ctx)
-{
-    for (size_t i = 0; i < SPARES; i++) {
-        EVP_MD_CTX *none = NULL;
-        if (atomic_compare_exchange_strong(&spares[i], &none, ctx))
-            return;
-    }
-    EVP_MD_CTX_free(ctx);
-}
-
 bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char out[SEMEL_SHA256])
 {
-    EVP_MD_CTX *spare = take_spare(), *ctx = spare != NULL ? spare : EVP_MD_CTX_new();
-    bool ok = digest_in(ctx, spare != NULL ? NULL : sha256(), parts, n_parts, out, SEMEL_SHA256);
-    if (ok)
-        give_spare(ctx);
-    else
-        EVP_MD_CTX_free(ctx);
-    return ok;
+    return digest_parts(sha256(), parts, n_parts, out, SEMEL_SHA256);
 }
 
 #define BLOCK_MAX 128
