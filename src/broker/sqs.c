@@ -165,11 +165,8 @@ static semel_status conf_read(struct sqs_conf *conf, const struct semel_sqs_opti
     conf->visibility_s = o->visibility_us > 0 ? (int)((o->visibility_us + SQS_SECOND_US - 1) / SQS_SECOND_US) : 60;
     conf->wait_s = (int)(o->wait_us / SQS_SECOND_US);
     conf->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
-    conf->no_verify = o->tls.no_verify;
     if (keep(&conf->access_key, o->access_key) && keep(&conf->secret_key, o->secret_key) &&
-        keep(&conf->session_token, o->session_token) && keep(&conf->ca_file, o->tls.ca_file) &&
-        keep(&conf->cert_file, o->tls.cert_file) && keep(&conf->key_file, o->tls.key_file) &&
-        keep(&conf->key_password, o->tls.key_password))
+        keep(&conf->session_token, o->session_token) && semel__curl_tls_copy(&conf->tls, &o->tls))
         return SEMEL_OK;
     return semel__fail_memory(err);
 }
@@ -179,10 +176,7 @@ static void conf_done(struct sqs_conf *conf)
     wipe(&conf->access_key);
     wipe(&conf->secret_key);
     wipe(&conf->session_token);
-    wipe(&conf->ca_file);
-    wipe(&conf->cert_file);
-    wipe(&conf->key_file);
-    wipe(&conf->key_password);
+    semel__curl_tls_done(&conf->tls);
 }
 
 /* ---- what is held -------------------------------------------------------------------------------------------- */
@@ -468,7 +462,6 @@ static size_t held_count(const struct sqs_held *held, enum sqs_state state)
 struct sqs {
     struct semel_broker base;
     struct sqs_conf conf;
-    bool curl; /* initialised */
     CURLM *multi;
     struct sqs_call calls[SQS_CALLS]; /* SQS_RECEIVES for receiving, the others for chores */
     struct sqs_call senders[SQS_SENDS];
@@ -849,10 +842,7 @@ static void release(struct sqs *sqs)
     for (size_t i = 0; i < SQS_SENDS; i++)
         semel__sqs_call_done(&sqs->senders[i], sqs->multi);
     semel__sqs_call_done(&sqs->question, sqs->multi);
-    if (sqs->multi != NULL)
-        curl_multi_cleanup(sqs->multi);
-    if (sqs->curl)
-        curl_global_cleanup();
+    semel__curl_close(sqs->multi);
     semel__sqs_held_done(&sqs->held);
     conf_done(&sqs->conf);
 }
@@ -861,8 +851,7 @@ static semel_status finish_open(struct sqs *sqs, semel_status status, struct sem
 {
     if (status == SEMEL_OK) {
         const size_t slots = sqs->conf.in_flight_max + (size_t)SQS_RECEIVES * SQS_BATCH;
-        sqs->curl = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
-        sqs->multi = sqs->curl ? curl_multi_init() : NULL;
+        sqs->multi = semel__curl_open(0);
         sqs->wide = 1;
         sqs->behind = -1;
         if (sqs->multi == NULL || !semel__sqs_held_init(&sqs->held, slots, sqs->conf.visibility_s, sqs->conf.fifo))
@@ -1339,7 +1328,7 @@ static void end_flight(struct sending *s, struct flight *flight, semel_status wh
         whole = semel__sqs_call_status(call, &s->sqs->conf, why);
         (void)curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &http);
         if (whole != SEMEL_OK && (call->code != CURLE_OK || http >= 500))
-            whole = call->sent > 0 ? SEMEL_UNKNOWN : SEMEL_RETRY;
+            whole = call->body.given > 0 ? SEMEL_UNKNOWN : SEMEL_RETRY;
         else if (whole != SEMEL_OK)
             whole = is_about_items(call, http) ? SEMEL_INVALID : SEMEL_RETRY;
     }

@@ -32,17 +32,6 @@
 
 /* ---- beginning a request ------------------------------------------------------------------------------- */
 
-static size_t give(char *out, size_t size, size_t count, void *ctx)
-{
-    struct sqs_call *call = ctx;
-    const size_t left = call->request.n - call->sent, n = left < size * count ? left : size * count;
-
-    if (n > 0)
-        memcpy(out, call->request.p + call->sent, n);
-    call->sent += n;
-    return n;
-}
-
 static size_t take(char *in, size_t size, size_t count, void *ctx)
 {
     struct sqs_call *call = ctx;
@@ -84,66 +73,37 @@ static bool make_headers(struct sqs_call *call, const struct sqs_conf *conf, con
            (conf->session_token == NULL || add_header(call, "X-Amz-Security-Token", conf->session_token));
 }
 
-static CURLcode set_tls(CURL *easy, const struct sqs_conf *conf)
-{
-    CURLcode code = curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-
-    if (conf->no_verify) {
-        (void)curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
-        (void)curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
-    }
-    if (code == CURLE_OK && conf->ca_file != NULL)
-        code = curl_easy_setopt(easy, CURLOPT_CAINFO, conf->ca_file);
-    if (code == CURLE_OK && conf->cert_file != NULL)
-        code = curl_easy_setopt(easy, CURLOPT_SSLCERT, conf->cert_file);
-    if (code == CURLE_OK && conf->key_file != NULL)
-        code = curl_easy_setopt(easy, CURLOPT_SSLKEY, conf->key_file);
-    if (code == CURLE_OK && conf->key_password != NULL)
-        code = curl_easy_setopt(easy, CURLOPT_KEYPASSWD, conf->key_password);
-    return code;
-}
-
 /* The options that are the same for every request of a handle. */
 static bool prepare(struct sqs_call *call, const struct sqs_conf *conf)
 {
-    const bool tls = strncmp(conf->endpoint, "https:", 6) == 0;
     char provider[96];
     CURL *easy = curl_easy_init();
 
     snprintf(provider, sizeof provider, "aws:amz:%s:sqs", conf->region);
     call->easy = easy;
     return easy != NULL && curl_easy_setopt(easy, CURLOPT_URL, conf->endpoint) == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, tls ? "https" : "http") == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L) == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1) == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_USERAGENT, "semel") == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS) == CURLE_OK &&
+           semel__curl_rules(easy, &conf->tls, CONNECT_MS, CONNECT_MS) == CURLE_OK &&
            curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, IDLE_S) == CURLE_OK &&
            curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L) == CURLE_OK &&
            curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, provider) == CURLE_OK &&
            curl_easy_setopt(easy, CURLOPT_USERNAME, conf->access_key) == CURLE_OK &&
            curl_easy_setopt(easy, CURLOPT_PASSWORD, conf->secret_key) == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_READFUNCTION, give) == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_READDATA, call) == CURLE_OK &&
            curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take) == CURLE_OK &&
            curl_easy_setopt(easy, CURLOPT_WRITEDATA, call) == CURLE_OK &&
-           curl_easy_setopt(easy, CURLOPT_PRIVATE, call) == CURLE_OK && set_tls(easy, conf) == CURLE_OK;
+           curl_easy_setopt(easy, CURLOPT_PRIVATE, call) == CURLE_OK;
 }
 
 semel_status semel__sqs_call_begin(struct sqs_call *call, CURLM *multi, const struct sqs_conf *conf, const char *action,
                                    int timeout_ms, struct semel_error *err)
 {
-    call->sent = 0;
+    call->body = (struct semel_curl_body){.all = semel__buf_str(&call->request)};
     call->ended = false;
     call->code = CURLE_OK;
     semel__buf_done(&call->answer);
     semel__buf_init(&call->answer, SQS_ANSWER_MAX);
     if (call->request.failed || (call->easy == NULL && !prepare(call, conf)) || !make_headers(call, conf, action) ||
         curl_easy_setopt(call->easy, CURLOPT_HTTPHEADER, call->headers) != CURLE_OK ||
-        curl_easy_setopt(call->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->request.n) != CURLE_OK ||
+        semel__curl_post(call->easy, &call->body) != CURLE_OK ||
         curl_easy_setopt(call->easy, CURLOPT_TIMEOUT_MS, (long)timeout_ms) != CURLE_OK ||
         curl_multi_add_handle(multi, call->easy) != CURLM_OK) {
         curl_easy_cleanup(call->easy); /* do not keep a half-prepared handle */

@@ -13,12 +13,11 @@
 #ifndef SEMEL_BROKER_SQS_PRIVATE_H
 #define SEMEL_BROKER_SQS_PRIVATE_H
 
-#include <curl/curl.h>
-
 #include "base/error.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "broker/sqs.h"
+#include "net/curl.h"
 
 #define SQS_BATCH 10
 #define SQS_RECEIVES 4
@@ -139,8 +138,8 @@ struct sqs_conf {
     char queue[SEMEL_ID_MAX + 1];
     char region[65];
     char *access_key, *secret_key, *session_token;
-    char *ca_file, *cert_file, *key_file, *key_password;
-    bool no_verify, fifo;
+    struct semel_curl_tls tls;
+    bool fifo;
     int visibility_s, wait_s;
     size_t in_flight_max;
 };
@@ -149,7 +148,7 @@ struct sqs_call {
     CURL *easy; /* reused for all requests */
     struct curl_slist *headers;
     struct semel_buf request, answer;
-    size_t sent; /* bytes of the request handed to curl: 0 means that nobody has seen it */
+    struct semel_curl_body body; /* the request */
     bool active, ended;
     CURLcode code;
     int64_t begun_us;

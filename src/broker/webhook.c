@@ -14,7 +14,6 @@
 #include "broker/webhook.h"
 
 #include <arpa/inet.h>
-#include <curl/curl.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <strings.h>
@@ -25,6 +24,7 @@
 #include "base/json.h"
 #include "base/signature.h"
 #include "base/wait.h"
+#include "net/curl.h"
 
 #define CONCURRENCY 16
 #define TIMEOUT_US INT64_C(15000000)
@@ -160,7 +160,8 @@ struct call {
     CURL *easy; /* NULL: there is no request */
     struct curl_slist *lines;
     struct semel_publish *item;
-    size_t at, given;               /* of the payload, given to curl */
+    size_t at;
+    struct semel_curl_body payload;
     bool begun;                     /* the first byte may have been sent */
     bool headed;                    /* all headers came; curl is content with some when the connection ends */
     bool cut;                       /* by us, for the answer's length */
@@ -176,8 +177,7 @@ struct webhook {
     struct semel_str *allow;
     size_t n_allow, concurrency;
     int64_t timeout_us;
-    char *ca_file, *cert_file, *key_file, *key_password;
-    bool curl; /* initialised */
+    struct semel_curl_tls tls;
     CURLM *multi;
     struct call calls[SEMEL_WEBHOOK_CONCURRENCY_MAX];
 };
@@ -192,18 +192,6 @@ static struct webhook *self(struct semel_broker *broker)
 static semel_status wrong(struct semel_error *err, const char *what, const char *mistake)
 {
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "webhook: %s %s", what, mistake);
-}
-
-static bool copy_text(struct webhook *webhook, const char *text, char **ret)
-{
-    struct semel_str copy;
-
-    if (text == NULL)
-        return true;
-    if (!semel__arena_copy(&webhook->arena, (struct semel_str){text, strlen(text) + 1}, &copy))
-        return false;
-    *ret = (char *)(uintptr_t)copy.p;
-    return true;
 }
 
 static semel_status configure(struct webhook *webhook, const struct semel_webhook_options *o, struct semel_error *err)
@@ -223,10 +211,7 @@ static semel_status configure(struct webhook *webhook, const struct semel_webhoo
     webhook->timeout_us = o->timeout_us > 0 ? o->timeout_us : TIMEOUT_US;
     webhook->n_allow = o->allow.n;
     webhook->allow = semel__arena_alloc(&webhook->arena, o->allow.n, sizeof *webhook->allow);
-    if (webhook->allow == NULL || !copy_text(webhook, o->tls.ca_file, &webhook->ca_file) ||
-        !copy_text(webhook, o->tls.cert_file, &webhook->cert_file) ||
-        !copy_text(webhook, o->tls.key_file, &webhook->key_file) ||
-        !copy_text(webhook, o->tls.key_password, &webhook->key_password))
+    if (webhook->allow == NULL || !semel__curl_tls_copy(&webhook->tls, &o->tls))
         return semel__fail_memory(err);
     for (size_t i = 0; i < o->allow.n; i++)
         if (!semel__arena_copy(&webhook->arena, o->allow.at[i], &webhook->allow[i]))
@@ -238,13 +223,9 @@ static void webhook_close(struct semel_broker *broker)
 {
     struct webhook *webhook = self(broker);
 
-    if (webhook->multi != NULL)
-        curl_multi_cleanup(webhook->multi);
-    if (webhook->curl)
-        curl_global_cleanup();
+    semel__curl_close(webhook->multi);
     explicit_bzero(webhook->key, sizeof webhook->key);
-    if (webhook->key_password != NULL)
-        explicit_bzero(webhook->key_password, strlen(webhook->key_password));
+    semel__curl_tls_done(&webhook->tls);
     semel__arena_done(&webhook->arena);
 }
 
@@ -260,14 +241,11 @@ semel_status semel__broker_webhook_open(struct semel_broker **ret, const struct 
     semel__arena_init(&webhook->arena, (size_t)1 << 18);
     status = configure(webhook, options, err);
     if (status == SEMEL_OK) {
-        webhook->curl = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
-        webhook->multi = webhook->curl ? curl_multi_init() : NULL;
+        webhook->multi = semel__curl_open(webhook->concurrency);
         if (webhook->multi == NULL)
             status = semel__fail_memory(err);
     }
     if (status == SEMEL_OK) {
-        (void)curl_multi_setopt(webhook->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING);
-        (void)curl_multi_setopt(webhook->multi, CURLMOPT_MAXCONNECTS, (long)webhook->concurrency);
         *ret = &webhook->base;
         return SEMEL_OK;
     }
@@ -423,18 +401,6 @@ static bool add_lines(struct call *call)
 
 /* ---- curl's callbacks ----------------------------------------------------------------------------------- */
 
-static size_t give(char *p, size_t size, size_t n, void *ctx)
-{
-    struct call *call = ctx;
-    const struct semel_str payload = call->item->payload;
-    const size_t left = payload.n - call->given, take = size * n < left ? size * n : left;
-
-    if (take > 0)
-        memcpy(p, payload.p + call->given, take);
-    call->given += take;
-    return take;
-}
-
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */
 static size_t take_head(char *p, size_t size, size_t n, void *ctx)
 {
@@ -492,44 +458,11 @@ static int before_request(void *ctx, char *their_address, char *our_address, int
 
 #define SET(option, value) (code = code == CURLE_OK ? curl_easy_setopt(call->easy, option, value) : code)
 
-static CURLcode set_tls(struct call *call)
-{
-    const struct webhook *webhook = call->webhook;
-    CURLcode code = CURLE_OK;
-
-    SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    SET(CURLOPT_SSL_VERIFYPEER, 1L);
-    SET(CURLOPT_SSL_VERIFYHOST, 2L);
-    if (webhook->ca_file != NULL) { /* and nobody else: a folder of the system's is compiled into curl */
-        SET(CURLOPT_CAINFO, webhook->ca_file);
-        SET(CURLOPT_CAPATH, NULL);
-    }
-    if (webhook->cert_file != NULL)
-        SET(CURLOPT_SSLCERT, webhook->cert_file);
-    if (webhook->key_file != NULL)
-        SET(CURLOPT_SSLKEY, webhook->key_file);
-    if (webhook->key_password != NULL)
-        SET(CURLOPT_KEYPASSWD, webhook->key_password);
-    return code;
-}
-
 static CURLcode set_rules(struct call *call, long timeout_ms)
 {
-    CURLcode code = set_tls(call);
+    CURLcode code = semel__curl_rules(call->easy, &call->webhook->tls, timeout_ms, CONNECT_MS);
 
-    SET(CURLOPT_NOSIGNAL, 1L);
-    SET(CURLOPT_PROTOCOLS_STR, "http,https");
-    SET(CURLOPT_FOLLOWLOCATION, 0L);
-    SET(CURLOPT_PROXY, "");
-    SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    SET(CURLOPT_TIMEOUT_MS, timeout_ms);
-    SET(CURLOPT_CONNECTTIMEOUT_MS, timeout_ms < CONNECT_MS ? timeout_ms : CONNECT_MS);
     SET(CURLOPT_MAXAGE_CONN, IDLE_S);
-    SET(CURLOPT_PATH_AS_IS, 1L);
-#if LIBCURL_VERSION_NUM >= 0x075700
-    SET(CURLOPT_QUICK_EXIT, 1L); /* do not wait for a name server that does not answer */
-#endif
-    SET(CURLOPT_USERAGENT, "semel");
     SET(CURLOPT_PRIVATE, call);
     SET(CURLOPT_HTTPHEADER, call->lines);
     SET(CURLOPT_HEADERFUNCTION, take_head);
@@ -540,22 +473,6 @@ static CURLcode set_rules(struct call *call, long timeout_ms)
     SET(CURLOPT_OPENSOCKETDATA, call);
     SET(CURLOPT_PREREQFUNCTION, before_request);
     SET(CURLOPT_PREREQDATA, call);
-    return code;
-}
-
-static CURLcode set_payload(struct call *call)
-{
-    CURLcode code = CURLE_OK;
-
-    SET(CURLOPT_POST, 1L);
-    SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->item->payload.n);
-    if (call->item->payload.n == 0) {
-        SET(CURLOPT_POSTFIELDS, "");
-        SET(CURLOPT_FRESH_CONNECT, 1L);
-    } else {
-        SET(CURLOPT_READFUNCTION, give);
-        SET(CURLOPT_READDATA, call);
-    }
     return code;
 }
 
@@ -577,12 +494,14 @@ static bool begin_call(struct call *call, struct semel_publish *item, size_t at,
     bool ok;
 
     call->item = item;
+    call->payload = (struct semel_curl_body){.all = item->payload};
     call->at = at;
     call->easy = curl_easy_init();
     memcpy(url, item->destination.p, item->destination.n);
     url[item->destination.n] = '\0';
     ok = call->easy != NULL && add_lines(call) && set_rules(call, (long)((wait_us + 999) / 1000)) == CURLE_OK &&
-         set_payload(call) == CURLE_OK && curl_easy_setopt(call->easy, CURLOPT_URL, url) == CURLE_OK &&
+         semel__curl_post(call->easy, &call->payload) == CURLE_OK &&
+         curl_easy_setopt(call->easy, CURLOPT_URL, url) == CURLE_OK &&
          curl_multi_add_handle(call->webhook->multi, call->easy) == CURLM_OK;
     if (!ok)
         forget(call);

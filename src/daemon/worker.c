@@ -1021,11 +1021,7 @@ static semel_status open_http(const struct semel_conf_http *conf, struct semel_c
         .headers = conf->headers.at,
         .n_headers = conf->headers.n,
         .idempotent = conf->idempotent,
-        .ca_file = conf->tls.ca_file,
-        .cert_file = conf->tls.cert_file,
-        .key_file = conf->tls.key_file,
-        .key_password = conf->tls.key_password,
-        .verify = !conf->tls.on || !conf->tls.no_verify,
+        .tls = conf->tls,
     };
     for (size_t i = 0; i < conf->transient.n; i++) {
         int64_t status = 0;

@@ -25,6 +25,7 @@
 #ifndef SEMEL_HANDLER_CALLER_H
 #define SEMEL_HANDLER_CALLER_H
 
+#include "base/setting.h"
 #include "core/broker.h"
 #include "core/inbox.h"
 
@@ -92,8 +93,7 @@ struct semel_http_caller_settings {
     bool idempotent;      /* the other side honours the key: an unknown outcome is TRANSIENT */
     const int *transient; /* 5xx statuses after which certainly nothing was done */
     size_t n_transient;
-    const char *ca_file, *cert_file, *key_file, *key_password;
-    bool verify; /* the other side's certificate */
+    struct semel_setting_tls tls; /* `on` does not count: the URL's scheme does */
 };
 semel_status semel__http_caller_new(struct semel_caller **ret, const struct semel_http_caller_settings *settings,
                                     struct semel_error *err);

@@ -13,7 +13,6 @@
  * have been sent ends by its answer, or as unknown (P47).
  */
 #include <assert.h>
-#include <curl/curl.h>
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -26,6 +25,7 @@
 #include "core/headers.h"
 #include "core/row.h"
 #include "handler/caller_private.h"
+#include "net/curl.h"
 
 #define HTTP_HEADS_MAX ((size_t)256 * 1024) /* bytes of all header lines of an answer */
 #define HTTP_WORD_TEXT 32
@@ -48,7 +48,7 @@ struct http_call {
     bool begun;            /* the first byte may have been sent */
     bool stale, fresh;     /* its connection was idle for too long: it gets a new one */
     struct http_line line; /* the connection it was sent on */
-    size_t given;          /* bytes of the payload that curl has taken */
+    struct semel_curl_body payload;
 
     /* The answer. */
     size_t heads;                /* bytes of header lines */
@@ -70,13 +70,13 @@ struct http_caller {
     struct semel_caller base;
     CURLM *multi;
     char *url, *reconcile_url;
-    char *ca_file, *cert_file, *key_file, *key_password;
+    struct semel_curl_tls tls;
     char **fixed; /* "Name: value", which may be secret */
     size_t n_fixed;
     long timeout_ms;
     int *transient; /* 5xx after which certainly nothing was done */
     size_t n_transient;
-    bool idempotent, verify, initialized;
+    bool idempotent;
     int timer;
     struct semel_random rng;
     struct http_call *calls; /* twice base.concurrency */
@@ -765,17 +765,6 @@ static bool add_lines(struct http_call *c, const struct semel_json *headers)
 
 /* ---- the request --------------------------------------------------------------------------------- */
 
-static size_t give_payload(char *p, size_t size, size_t n, void *ctx)
-{
-    struct http_call *c = ctx;
-    struct semel_str payload = c->call.msg->payload;
-    size_t left = payload.n - c->given, take = size * n < left ? size * n : left;
-    if (take > 0)
-        memcpy(p, payload.p + c->given, take);
-    c->given += take;
-    return take;
-}
-
 static struct http_line *find_line(const struct http_caller *http, const struct http_line *line)
 {
     for (size_t i = 0; i < 2 * http->base.concurrency; i++) {
@@ -827,41 +816,9 @@ static int before_request(void *ctx, char *their_address, char *our_address, int
 
 #define SET(option, value) (code = code == CURLE_OK ? curl_easy_setopt(c->easy, option, value) : code)
 
-static CURLcode set_tls(struct http_call *c)
-{
-    const struct http_caller *http = c->http;
-    CURLcode code = CURLE_OK;
-    SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    SET(CURLOPT_SSL_VERIFYPEER, http->verify ? 1L : 0L);
-    SET(CURLOPT_SSL_VERIFYHOST, http->verify ? 2L : 0L);
-    if (http->ca_file != NULL) { /* and no others: a folder of the system's CAs is compiled into curl */
-        SET(CURLOPT_CAINFO, http->ca_file);
-        SET(CURLOPT_CAPATH, NULL);
-    }
-    if (http->cert_file != NULL)
-        SET(CURLOPT_SSLCERT, http->cert_file);
-    if (http->key_file != NULL)
-        SET(CURLOPT_SSLKEY, http->key_file);
-    if (http->key_password != NULL)
-        SET(CURLOPT_KEYPASSWD, http->key_password);
-    return code;
-}
-
 static CURLcode set_rules(struct http_call *c)
 {
-    CURLcode code = set_tls(c);
-    SET(CURLOPT_NOSIGNAL, 1L);
-    SET(CURLOPT_PROTOCOLS_STR, "http,https");
-    SET(CURLOPT_FOLLOWLOCATION, 0L);
-    SET(CURLOPT_PROXY, "");
-    SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    SET(CURLOPT_TIMEOUT_MS, c->http->timeout_ms);
-    SET(CURLOPT_CONNECTTIMEOUT_MS, c->http->timeout_ms < CONNECT_MS ? c->http->timeout_ms : (long)CONNECT_MS);
-    SET(CURLOPT_PATH_AS_IS, 1L); /* dots in a path are not folded (P84) */
-#if LIBCURL_VERSION_NUM >= 0x075700
-    SET(CURLOPT_QUICK_EXIT, 1L); /* do not wait for a name server that does not answer */
-#endif
-    SET(CURLOPT_USERAGENT, "semel");
+    CURLcode code = semel__curl_rules(c->easy, &c->http->tls, c->http->timeout_ms, CONNECT_MS);
     SET(CURLOPT_PRIVATE, c);
     SET(CURLOPT_ERRORBUFFER, c->error);
     SET(CURLOPT_HTTPHEADER, c->lines);
@@ -871,21 +828,6 @@ static CURLcode set_rules(struct http_call *c)
     SET(CURLOPT_WRITEDATA, c);
     SET(CURLOPT_PREREQFUNCTION, before_request);
     SET(CURLOPT_PREREQDATA, c);
-    return code;
-}
-
-static CURLcode set_payload(struct http_call *c)
-{
-    CURLcode code = CURLE_OK;
-    SET(CURLOPT_POST, 1L);
-    SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->call.msg->payload.n);
-    if (c->call.msg->payload.n == 0) {
-        SET(CURLOPT_POSTFIELDS, "");
-        SET(CURLOPT_FRESH_CONNECT, 1L);
-    } else {
-        SET(CURLOPT_READFUNCTION, give_payload);
-        SET(CURLOPT_READDATA, c);
-    }
     return code;
 }
 
@@ -928,7 +870,8 @@ static semel_status prepare(struct http_call *c, struct semel_error *err)
     semel_status status = set_target(c, err);
     if (status != SEMEL_OK)
         return status;
-    if (!c->call.ask && set_payload(c) != CURLE_OK)
+    c->payload = (struct semel_curl_body){.all = c->call.msg->payload};
+    if (!c->call.ask && semel__curl_post(c->easy, &c->payload) != CURLE_OK)
         return semel__fail_memory(err);
     return SEMEL_OK;
 }
@@ -1104,20 +1047,14 @@ static void http_free(struct semel_caller *caller)
     semel__pipe_hold(&hold);
     for (size_t i = 0; http->calls != NULL && i < n_calls(http); i++)
         forget(&http->calls[i]);
-    if (http->multi != NULL)
-        curl_multi_cleanup(http->multi);
-    if (http->initialized)
-        curl_global_cleanup();
+    semel__curl_close(http->multi);
     if (http->timer >= 0)
         close(http->timer);
     for (size_t i = 0; i < http->n_fixed; i++)
         semel__call_wipe(http->fixed[i]);
     semel__call_wipe(http->url);
     semel__call_wipe(http->reconcile_url);
-    semel__call_wipe(http->ca_file);
-    semel__call_wipe(http->cert_file);
-    semel__call_wipe(http->key_file);
-    semel__call_wipe(http->key_password);
+    semel__curl_tls_done(&http->tls);
     semel__free(http->fixed);
     semel__free(http->calls);
     semel__free(http->lines);
@@ -1148,9 +1085,7 @@ static semel_status copy_settings(struct http_caller *http, const struct semel_h
                                   struct semel_error *err)
 {
     bool copied = copy_text(&http->url, settings->url) && copy_text(&http->reconcile_url, settings->reconcile_url) &&
-                  copy_text(&http->ca_file, settings->ca_file) && copy_text(&http->cert_file, settings->cert_file) &&
-                  copy_text(&http->key_file, settings->key_file) &&
-                  copy_text(&http->key_password, settings->key_password);
+                  semel__curl_tls_copy(&http->tls, &settings->tls);
     http->fixed = semel__calloc(settings->n_headers, sizeof *http->fixed);
     http->calls = semel__calloc(n_calls(http), sizeof *http->calls);
     http->lines = semel__calloc(n_calls(http), sizeof *http->lines);
@@ -1174,17 +1109,12 @@ static semel_status copy_settings(struct http_caller *http, const struct semel_h
 static semel_status begin(struct http_caller *http, struct semel_error *err)
 {
     char why[CALL_ERRNO_TEXT];
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
-        return semel__fail_memory(err);
-    http->initialized = true;
     http->timer = semel__timer_new();
     if (http->timer < 0)
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "no timer: %s", semel__call_errno(errno, why));
-    http->multi = curl_multi_init();
+    http->multi = semel__curl_open(http->base.concurrency);
     if (http->multi == NULL || !semel__random_seed_os(&http->rng))
         return semel__fail_memory(err);
-    curl_multi_setopt(http->multi, CURLMOPT_PIPELINING, CURLPIPE_NOTHING);
-    curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS, (long)http->base.concurrency);
     return SEMEL_OK;
 }
 
@@ -1199,7 +1129,6 @@ semel_status semel__http_caller_new(struct semel_caller **ret, const struct seme
     http->base.can_ask = settings->reconcile_url != NULL;
     http->timeout_ms = settings->timeout_us < 1000 ? 1 : (long)(settings->timeout_us / 1000);
     http->idempotent = settings->idempotent;
-    http->verify = settings->verify;
     http->timer = -1;
     semel_status status = begin(http, err);
     if (status == SEMEL_OK)

@@ -2,14 +2,18 @@
  *
  * test_sqs_tls.c: the SQS driver through TLS: whom it believes, and that nobody else ever sees a request.
  */
+#define _GNU_SOURCE /* unshare */
 #include <signal.h>
 #include <arpa/inet.h>
+#include <curl/curl.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -65,8 +69,8 @@ static void *serve(void *ctx)
     return NULL;
 }
 
-/* Signed by itself, for `name` ("IP:127.0.0.1"); also written to ca_file. */
-static void make_certificate(const char *name)
+/* Signed by itself, for `name` ("IP:127.0.0.1"), written to a new file; the server shows it, unless `tls` is NULL. */
+static void make_certificate(SSL_CTX *tls, const char *name, char ret_file[32])
 {
     EVP_PKEY *key = EVP_EC_gen("P-256");
     X509 *cert = X509_new();
@@ -79,15 +83,16 @@ static void make_certificate(const char *name)
     X509_gmtime_adj(X509_getm_notBefore(cert), -3600);
     X509_gmtime_adj(X509_getm_notAfter(cert), 86400);
     X509_set_pubkey(cert, key);
-    X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC, (const unsigned char *)"test", -1, -1,
-                               0);
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC, (const unsigned char *)name, -1, -1, 0);
     X509_set_issuer_name(cert, X509_get_subject_name(cert));
     X509_add_ext(cert, names, -1);
     assert_true(X509_sign(cert, key, EVP_sha256()) > 0);
-    assert_int_equal(SSL_CTX_use_certificate(server.tls, cert), 1);
-    assert_int_equal(SSL_CTX_use_PrivateKey(server.tls, key), 1);
-    snprintf(server.ca_file, sizeof server.ca_file, "/tmp/semel-ca-XXXXXX");
-    fd = mkstemp(server.ca_file);
+    if (tls != NULL) {
+        assert_int_equal(SSL_CTX_use_certificate(tls, cert), 1);
+        assert_int_equal(SSL_CTX_use_PrivateKey(tls, key), 1);
+    }
+    snprintf(ret_file, 32, "/tmp/semel-ca-XXXXXX");
+    fd = mkstemp(ret_file);
     file = fd >= 0 ? fdopen(fd, "w") : NULL;
     assert_non_null(file);
     assert_int_equal(PEM_write_X509(file, cert), 1);
@@ -107,7 +112,7 @@ static void start(const char *name, int newest)
     SSL_CTX_set_security_level(server.tls, 0); /* else it would not offer TLS 1.1 at all */
     SSL_CTX_set_min_proto_version(server.tls, TLS1_VERSION);
     SSL_CTX_set_max_proto_version(server.tls, newest);
-    make_certificate(name);
+    make_certificate(server.tls, name, server.ca_file);
     server.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(server.fd, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(listen(server.fd, 8), 0);
@@ -182,6 +187,46 @@ static void what_is_older_than_tls_1_2_is_refused(void **state)
     stop();
 }
 
+/* The folder of the system's CAs that is compiled into curl has the server's certificate; only this process sees it. */
+static void trust_by_folder(const char *folder)
+{
+    FILE *file = fopen(server.ca_file, "r");
+    X509 *cert = PEM_read_X509(file, NULL, NULL, NULL);
+    char path[256];
+
+    fclose(file);
+    assert_int_equal(mount("tmpfs", folder, "tmpfs", 0, "size=1m"), 0);
+    snprintf(path, sizeof path, "%s/%08lx.0", folder, X509_subject_name_hash(cert));
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(PEM_write_X509(file, cert), 1);
+    fclose(file);
+    X509_free(cert);
+}
+
+static void whom_only_the_system_trusts_does_not_count_beside_ca_file(void **state)
+{
+    const char *folder = curl_version_info(CURLVERSION_NOW)->capath;
+    char of_the_server[32];
+
+    (void)state;
+    if (folder == NULL || access(folder, F_OK) != 0 || unshare(CLONE_NEWNS) != 0 ||
+        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) {
+        print_message("curl has no folder of CAs, or this user may not mount\n");
+        skip();
+    }
+    start("IP:127.0.0.1", TLS1_3_VERSION);
+    trust_by_folder(folder);
+    memcpy(of_the_server, server.ca_file, sizeof of_the_server);
+    make_certificate(NULL, "DNS:stranger", server.ca_file);
+    open_side(true, false);
+    assert_int_equal(sqs_side_wait_error(&side), SEMEL_INVALID);
+    assert_int_equal(server.requests, 0);
+    assert_int_equal(umount(folder), 0);
+    unlink(of_the_server);
+    stop();
+}
+
 static void verification_can_be_switched_off(void **state)
 {
     (void)state;
@@ -199,6 +244,7 @@ int main(void)
         cmocka_unit_test(server_that_nobody_vouches_for_is_told_nothing),
         cmocka_unit_test(server_of_another_name_is_told_nothing),
         cmocka_unit_test(what_is_older_than_tls_1_2_is_refused),
+        cmocka_unit_test(whom_only_the_system_trusts_does_not_count_beside_ca_file),
         cmocka_unit_test(verification_can_be_switched_off),
     };
 

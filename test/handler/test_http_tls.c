@@ -93,7 +93,7 @@ static int set_up(void **state)
     serve_with("IP:127.0.0.1");
     rig_start(&rig);
     snprintf(rig.url, sizeof rig.url, "https://127.0.0.1:%u/effect", rig.up.port);
-    rig.settings.ca_file = cert_file;
+    rig.settings.tls.ca_file = cert_file;
     return 0;
 }
 
@@ -127,7 +127,7 @@ static void a_certificate_that_is_not_trusted_breaks_the_route_and_nothing_is_se
     (void)state;
     make_pair(other_file, NULL, "IP:127.0.0.1", NULL);
     for (size_t i = 0; i < COUNT(authorities); i++) {
-        rig.settings.ca_file = authorities[i];
+        rig.settings.tls.ca_file = authorities[i];
         assert_not_sent(rig_ask(&rig, false), SEMEL_INVALID, SEMEL_CLASS_BROKEN);
         rig_drop(&rig);
     }
@@ -146,8 +146,8 @@ static void a_certificate_for_another_name_breaks_the_route(void **state)
 static void any_certificate_will_do_where_that_is_meant(void **state)
 {
     (void)state;
-    rig.settings.ca_file = NULL;
-    rig.settings.verify = false;
+    rig.settings.tls.ca_file = NULL;
+    rig.settings.tls.no_verify = true;
     assert_result(rig_ask(&rig, false), SEMEL_DONE);
 }
 
@@ -177,14 +177,14 @@ static void a_client_certificate_is_shown(void **state)
     assert_int_equal(SSL_CTX_load_verify_locations(rig.up.tls, client_cert, NULL), 1);
     assert_not_sent(rig_ask(&rig, false), SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT);
     rig_drop(&rig);
-    rig.settings.cert_file = client_cert;
-    rig.settings.key_file = client_key;
-    rig.settings.key_password = "wrong " PASSWORD;
+    rig.settings.tls.cert_file = client_cert;
+    rig.settings.tls.key_file = client_key;
+    rig.settings.tls.key_password = "wrong " PASSWORD;
     struct semel_call_end *end = rig_ask(&rig, false);
     assert_not_sent(end, SEMEL_INVALID, SEMEL_CLASS_BROKEN);
     assert_null(strstr(end->err.text, PASSWORD));
     rig_drop(&rig);
-    rig.settings.key_password = PASSWORD;
+    rig.settings.tls.key_password = PASSWORD;
     assert_result(rig_ask(&rig, false), SEMEL_DONE);
     assert_int_equal(rig.up.requests, 1);
 }

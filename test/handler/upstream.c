@@ -282,7 +282,6 @@ void rig_start(struct rig *rig)
         .reconcile_url = rig->reconcile,
         .timeout_us = INT64_C(1000) * WAIT_MS,
         .concurrency = 4,
-        .verify = true,
     };
     semel__msg_init(&rig->msg);
     rig->msg.source = SEMEL_STR("orders");
