@@ -284,7 +284,7 @@ CREATE FUNCTION semel._huge(text text) RETURNS boolean LANGUAGE sql IMMUTABLE AS
        AND regexp_replace(text, '"(?:[^"\\]|\\.)*"', '', 'g') ~ '[0-9][eE][+-]?([4-9][0-9]{2}|[0-9]{4})'
 $$;
 
--- Text that another door may have written; NULL where it is no JSON that this server can hold.
+-- Text that another client may have written; NULL where it is no JSON that this server can hold.
 CREATE FUNCTION semel._jsonb(text text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN CASE WHEN NOT semel._huge(text) THEN text::jsonb END;
@@ -463,7 +463,7 @@ CREATE FUNCTION semel._policy_default() RETURNS semel._policy LANGUAGE sql IMMUT
 AS $$ SELECT semel._policy_read('settings', '', '{}') $$;
 
 -- The settings as they were read when they were written, so that reading them again costs nothing; NULL where they
--- could not be read, which whoever needs them is told.
+-- could not be read: an error names them to whoever needs them.
 ALTER TABLE semel.consumer ADD COLUMN policy semel._policy;
 
 CREATE FUNCTION semel._consumer_written() RETURNS trigger LANGUAGE plpgsql

@@ -2,8 +2,8 @@
 --
 -- Semel on PostgreSQL: a message as the rules see it: its fields checked, its age and its fingerprint.
 --
--- A fingerprint says "the same payload". It carries its kind, and only equal kinds are compared, so that what one door
--- can compute and another cannot makes no false conflict:
+-- A fingerprint says "the same payload". It carries its kind, and only equal kinds are compared, so that what one
+-- client can compute and another cannot makes no false conflict:
 --     c...   what the caller gave
 --     j...   16 bytes of the SHA-256 of the canonical form of JSON (RFC 8785), as the C library computes it
 --     r...   16 bytes of the SHA-256 of the bytes
@@ -153,7 +153,7 @@ CREATE TYPE semel._message AS (
     defect_text  text
 );
 
--- What the caller has passed and no message can mend.
+-- What the caller has passed, and no other message would put right.
 CREATE FUNCTION semel._check_message(
     who text, message_id text, source text, type text, twice boolean, bytes bytea, headers jsonb, business_key text,
     version bigint, fingerprint bytea, message_time timestamptz, delivery integer)

@@ -492,7 +492,7 @@ BEGIN
                         'its worker died or stalled: the lease ran out before it reported an end', r.outcome, now);
 END $$;
 
--- What the broker is told of a message that ran.
+-- How the broker is answered for a message that ran.
 CREATE FUNCTION semel._act_for(status text, kept boolean) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN status IN ('completed', 'rejected', 'stale', 'prevented', 'dead', 'quarantined') THEN 'ack'
                 WHEN status IN ('failed', 'waiting', 'unknown') AND kept THEN 'ack' ELSE 'later' END

@@ -153,7 +153,7 @@ CREATE FUNCTION semel._locks() RETURNS integer LANGUAGE sql STABLE AS $$
 $$;
 
 -- Until the end of the transaction; false: another one has it. Only the first 32 messages of a transaction are locked:
--- the lock table is the whole cluster's. A copy of a later one waits for its row instead of being told `busy`.
+-- the lock table is the whole cluster's. A copy of a later one waits for its row instead of getting `busy`.
 CREATE FUNCTION semel._try_lock(consumer text, source text, message_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     n integer := semel._locks();
@@ -366,7 +366,7 @@ BEGIN
     RETURN v;
 END $$;
 
--- It does not run: the row becomes what the verdict says, and the caller is told.
+-- It does not run: the row becomes what the verdict says, and the caller gets it.
 CREATE FUNCTION semel._apply_verdict(p semel._policy, k semel._key, m semel._message, v semel._verdict, was semel.inbox,
                                      fresh boolean, now timestamptz)
 RETURNS semel._answer LANGUAGE plpgsql AS $$

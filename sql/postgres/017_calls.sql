@@ -520,7 +520,7 @@ BEGIN
                                                           AND semel._may_act(h.consumer) RETURNING h.*)
     INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text)
     SELECT g.consumer, g.source, g.message_id, g.attempt, semel._now(), semel._owner(), 'lease_expired',
-           'refused under a stale token: the late worker said ' || result
+           'refused under a stale token: the late worker reported ' || result
     FROM gone AS g JOIN semel.inbox AS i ON i.consumer = g.consumer AND i.source = g.source
                                         AND i.key = semel.message_key(g.message_id);
 END $$;

@@ -490,7 +490,7 @@ bool semel__is_environment(semel_status status, const struct semel_error *err)
 static semel_status failed(struct item *item, const struct semel__reply *reply, struct semel_error *err)
 {
     item->ending = (struct semel_ending){.result = reply->result, .text = reply->reason, .outcome = reply->outcome};
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_TRANSIENT, "the handler said %s",
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_TRANSIENT, "the handler reported %s",
                        semel__result_name(reply->result));
 }
 

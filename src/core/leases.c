@@ -135,11 +135,11 @@ static bool reached(const struct item *item)
 static void keep_evidence(struct item *item)
 {
     static const struct semel_str texts[] = {
-        [SEMEL_DONE] = {"refused under a stale token: the late worker said done", 54},
-        [SEMEL_TRANSIENT] = {"refused under a stale token: the late worker said transient", 59},
-        [SEMEL_PERMANENT] = {"refused under a stale token: the late worker said permanent", 59},
-        [SEMEL_REJECTED] = {"refused under a stale token: the late worker said rejected", 58},
-        [SEMEL_MAYBE] = {"refused under a stale token: the late worker said maybe", 55},
+        [SEMEL_DONE] = {"refused under a stale token: the late worker reported done", 58},
+        [SEMEL_TRANSIENT] = {"refused under a stale token: the late worker reported transient", 63},
+        [SEMEL_PERMANENT] = {"refused under a stale token: the late worker reported permanent", 63},
+        [SEMEL_REJECTED] = {"refused under a stale token: the late worker reported rejected", 62},
+        [SEMEL_MAYBE] = {"refused under a stale token: the late worker reported maybe", 59},
     };
     item->ending.text = texts[item->ending.result];
 }

@@ -510,7 +510,7 @@ def stopped_past_its_lease(tmp_path, books, source, idempotent=False):
                 gate.set()
                 late.signal(signal.SIGCONT)
                 late.until(lambda: stale(books, id), "its word is refused")
-                assert stale(books, id) == ["refused under a stale token: the late worker said done"]
+                assert stale(books, id) == ["refused under a stale token: the late worker reported done"]
                 assert books.states() == wanted
     assert len(ledger.of(id)) == (2 if idempotent else 1) and len(set(ledger.of(id))) == 1
 

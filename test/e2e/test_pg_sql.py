@@ -548,7 +548,7 @@ def test_lease_that_ran_out_is_recovered_and_its_former_owner_is_fenced(db):
         assert committed(db, sql, told["token"]) == [(False,)]
     assert committed(db, "SELECT error_text FROM semel.attempt ORDER BY id") == [
         ("its worker died or stalled: the lease ran out before it reported an end",),
-        ("refused under a stale token: the late worker said done",)]
+        ("refused under a stale token: the late worker reported done",)]
     token = poll(lambda: committed(db, "SELECT token FROM semel.inbox_take('mail')"))[0][0]
     assert committed(db, "SELECT semel.inbox_renew(%s, '5m')", token) == [(True,)]
     assert committed(db, "SELECT semel.inbox_release(%s)", token) == [(True,)]

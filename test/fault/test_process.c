@@ -340,7 +340,7 @@ static void a_stopped_worker_that_comes_back_is_fenced_and_the_key_makes_it_one_
     assert_int_equal(calls, 2); /* the late one, under the same key */
     assert_text(w, "SELECT status, attempts FROM semel_inbox", "completed|2");
     assert_text(w, "SELECT error_class, error_text FROM semel_attempt ORDER BY id DESC LIMIT 1",
-                "lease_expired|refused under a stale token: the late worker said done");
+                "lease_expired|refused under a stale token: the late worker reported done");
 }
 
 /* T4 I7 */

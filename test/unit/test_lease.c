@@ -209,8 +209,8 @@ static void late_word_over_an_ended_row_changes_nothing(void **state)
     struct semel__msg m = msg("a", "ok");
     struct semel_mem_attempt last = {0};
     const struct semel_ending late[] = {{.result = SEMEL_DONE}, {.result = SEMEL_PERMANENT}};
-    const char *const texts[] = {"refused under a stale token: the late worker said done",
-                                 "refused under a stale token: the late worker said permanent"};
+    const char *const texts[] = {"refused under a stale token: the late worker reported done",
+                                 "refused under a stale token: the late worker reported permanent"};
 
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
     claim(e, &slow, &m, 1, true);
