@@ -27,8 +27,8 @@ BEGIN
     RETURN first;
 END $$;
 
--- One candidate under lock: claimed, changed without running, or left alone; NULL: somebody else has it. deciding: what
--- may run is left alone.
+-- Judges one candidate under lock: it is claimed (ran), changed without running, or left alone; NULL: another session
+-- has it. deciding: a message that may run is left alone.
 CREATE FUNCTION semel._take_one(p semel._policy, c semel.inbox, lease bigint, deciding boolean, OUT r semel.inbox,
                                 OUT ran boolean, OUT changed boolean)
 LANGUAGE plpgsql AS $$
@@ -80,7 +80,7 @@ BEGIN
     END IF;
 END $$;
 
--- Rows of one consumer that are due, judged one after the other; those that were claimed.
+-- Judges rows of one consumer that are due, one after the other; returns those that it claimed.
 CREATE FUNCTION semel._take(p semel._policy, most integer, lease bigint)
 RETURNS SETOF semel.inbox LANGUAGE plpgsql AS $$
 DECLARE
@@ -141,10 +141,10 @@ END $$;
 
 -- ---- housekeeping -------------------------------------------------------------------------------------------------
 -- Any number of sessions tick at once, each in a transaction that may stay open: so a tick waits for no lock. Rows,
--- order keys and watermarks that somebody else has are left for the next time (SKIP LOCKED); only the purge of a
+-- order keys and watermarks that another session has are left for the next time (SKIP LOCKED); only the purge of a
 -- consumer, and the place of its sweep, belong to one session at a time, by a try-lock.
 
--- Leases that ran out.
+-- Ends attempts whose lease has expired; returns how many.
 CREATE FUNCTION semel._recover(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     c semel.inbox;
@@ -161,7 +161,8 @@ BEGIN
     RETURN n;
 END $$;
 
--- Gaps that timed out and will not run, and waiters whose intent is done.
+-- Ends messages that waited for a gap until its time-out and will not run, and those whose business key is done;
+-- returns how many.
 CREATE FUNCTION semel._gaps(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     until timestamptz := semel._now();
@@ -198,7 +199,7 @@ CREATE FUNCTION semel._place_move(p semel._policy, of_what text, at text) RETURN
     ON CONFLICT (consumer, what) DO UPDATE SET place = excluded.place WHERE l.place <> excluded.place
 $$;
 
--- Makes rows due by their places, which are locked; how many.
+-- Makes rows due, by their places, which are locked; returns how many.
 CREATE FUNCTION semel._wake(places tid[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     now timestamptz := semel._now();
@@ -209,8 +210,8 @@ BEGIN
     RETURN cardinality(places);
 END $$;
 
--- Wakes the first of a key if it waits without a due time, whatever made it so; behind another one it waits rightly.
--- Where the consumer keeps no order, all of them are first.
+-- Wakes the first message of a key if it waits without a due time, for whatever reason; a message behind another one
+-- has to wait. Where the consumer keeps no order, each message is a first one.
 CREATE FUNCTION semel._wake_head(p semel._policy, wanted text, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     k semel._key;
@@ -233,7 +234,8 @@ BEGIN
         LIMIT most FOR UPDATE SKIP LOCKED));
 END $$;
 
--- A hundred keys, from where the last sweep stopped, and around.
+-- Sweeps a hundred keys, from where the last sweep stopped, beginning anew after the last key; returns how many rows it
+-- woke.
 CREATE FUNCTION semel._sweep(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     start record;
@@ -269,7 +271,7 @@ BEGIN
     RETURN n;
 END $$;
 
--- Deletes rows by their places, which are locked, and their attempts; how many.
+-- Deletes rows, by their places, which are locked, and their attempts; returns how many rows.
 CREATE FUNCTION semel._delete(p semel._policy, of_source text, places tid[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     gone text[] COLLATE "C";
@@ -282,8 +284,8 @@ BEGIN
     RETURN cardinality(gone);
 END $$;
 
--- Locks the watermark of a source, or makes one that stops nothing; false: somebody else has it at this moment. Whoever
--- makes a row holds the lock of its name, shared by deliveries, so that no insert here waits for another one.
+-- Locks the watermark of a source, or makes one that stops no message; false: another session has it now. A session
+-- that makes the row holds the lock of its name, which deliveries share, so that no insert here waits for another one.
 CREATE FUNCTION semel._watermark_held(p semel._policy, of_source text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM semel.watermark AS w WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C"
@@ -297,8 +299,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Final rows whose end and whose message lie before the cut. The watermark rises to the youngest that really goes;
--- where none goes, nothing is written.
+-- Deletes final rows whose end and whose message are older than the cut. The watermark rises to the youngest row that
+-- is deleted; if there is none, nothing is written.
 CREATE FUNCTION semel._purge_source(p semel._policy, of_source text, cut timestamptz, most bigint, looks bigint,
                                     OUT gone bigint, OUT looked bigint)
 LANGUAGE plpgsql AS $$
@@ -334,8 +336,8 @@ BEGIN
     gone := semel._delete(p, of_source, places);
 END $$;
 
--- Order keys that say nothing: no version was applied, nothing is unfinished, and nobody has changed them for as long
--- as messages are remembered. A last version is kept for ever: it tells old from new.
+-- Deletes order keys that carry no fact: they have no last version and no unfinished message, and have not changed for
+-- as long as messages are remembered. A last version is kept for ever: it tells old from new.
 CREATE FUNCTION semel._purge_keys(p semel._policy, cut timestamptz, most bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     start record;
@@ -398,8 +400,8 @@ CREATE FUNCTION semel._consumers() RETURNS SETOF text LANGUAGE sql AS $$
     SELECT s.consumer FROM semel.stream AS s UNION SELECT c.consumer FROM semel.consumer AS c ORDER BY 1
 $$;
 
--- The settings of all consumers, from a random one on, and around, so that a busy one does not keep the others from
--- their turn; bad: what is wrong with those that cannot be read.
+-- The settings of all consumers, beginning with a random one, so that a busy consumer does not keep the others from
+-- their turn; bad: what is wrong with the first whose settings cannot be read.
 CREATE FUNCTION semel._policies(OUT all_of semel._policy[], OUT bad text) LANGUAGE plpgsql AS $$
 DECLARE
     name text;
@@ -409,7 +411,7 @@ BEGIN
     FOR name IN SELECT c.name FROM semel._consumers() AS c (name) LOOP
         BEGIN
             all_of := all_of || semel._policy(name);
-        EXCEPTION WHEN invalid_parameter_value THEN         -- told at the end, after the others had their turn
+        EXCEPTION WHEN invalid_parameter_value THEN         -- raised at the end, after the others had their turn
             bad := coalesce(bad, SQLERRM);
         END;
     END LOOP;
@@ -467,8 +469,8 @@ CREATE FUNCTION semel._uuid7() RETURNS uuid LANGUAGE sql VOLATILE AS $$
             || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid
 $$;
 
--- Each lock is a place in the lock table of the whole cluster (P83). Calls are counted in a setting of the transaction;
--- when there were many, the locks that it really holds are.
+-- Refuses a transaction that takes too many locks: each is a place in the lock table of the whole cluster (P83). A
+-- setting of the transaction counts its calls; after 1000 calls the locks that it really holds are counted.
 CREATE FUNCTION semel._outbox_lock_room() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     n integer := coalesce(nullif(current_setting('semel.outbox_locks', true), ''), '0')::integer;
@@ -551,7 +553,7 @@ END $$;
 CREATE FUNCTION semel.step_key(consumer text, message_id uuid, step text, source text = '') RETURNS text
 LANGUAGE sql STABLE AS $$ SELECT semel.step_key(consumer, message_id::text, step, source) $$;
 
--- All settings that hold for the consumer.
+-- All settings of the consumer, defaults included.
 CREATE FUNCTION semel.consumer(consumer text) RETURNS jsonb LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 BEGIN
@@ -618,8 +620,8 @@ BEGIN
 END $$;
 
 -- A change from f to t that would make stored rows mean something else is refused with their number. The same table as
--- in src/core/consumer_set.c, but for the lines about routes.
--- Forced: the number of the first line that has rows, else 0.
+-- in src/core/consumer.c, but for the lines about routes. Returns 0; if forced, the number of rows of the first line
+-- that has any.
 CREATE FUNCTION semel._settings_judge(f semel._policy, t semel._policy, force boolean) RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -660,7 +662,7 @@ BEGIN
     RETURN 0;
 END $$;
 
--- What is stored, with the change over it: null takes one away.
+-- The stored settings with the change applied: null removes a setting.
 CREATE FUNCTION semel._settings_merge(who text, stored jsonb, change jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     wrong text;
@@ -673,7 +675,7 @@ BEGIN
     FROM jsonb_each(stored) AS s LEFT JOIN semel._members() AS m ON m.name = s.key
     WHERE NOT change ? s.key
           AND semel._member_value(m.kind, m.words, m.low, m.high, m.absent, s.value) IS NULL LIMIT 1;
-    IF FOUND THEN                                           -- it is mended by naming it, and not thrown away otherwise
+    IF FOUND THEN                                           -- a change that names it fixes it; no other one removes it
         PERFORM semel._policy_read('stored settings', who, damaged);
     END IF;
     SELECT c.key INTO wrong FROM jsonb_each(change) AS c
@@ -687,7 +689,7 @@ BEGIN
             WHERE jsonb_typeof(s.value) <> 'null');
 END $$;
 
--- The change that makes the new settings of the old ones; NULL: there is none.
+-- The change that leads from the old settings to the new ones; NULL: there is none.
 CREATE FUNCTION semel._settings_diff(was jsonb, becomes jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT jsonb_object_agg(k.key, coalesce(becomes -> k.key, 'null'))
     FROM jsonb_object_keys(was || becomes) AS k (key) LEFT JOIN semel._members() AS m ON m.name = k.key
@@ -696,7 +698,7 @@ CREATE FUNCTION semel._settings_diff(was jsonb, becomes jsonb) RETURNS jsonb LAN
              IS DISTINCT FROM semel._member_value(m.kind, m.words, m.low, m.high, m.absent, becomes -> k.key)
 $$;
 
--- What rows were stored by, as far as it can be read.
+-- The settings under which rows were stored, as far as they can be read.
 CREATE FUNCTION semel._policy_known(who text, settings jsonb) RETURNS semel._policy LANGUAGE plpgsql AS $$
 DECLARE
     p semel._policy;
@@ -709,8 +711,9 @@ BEGIN
     RETURN p;
 END $$;
 
--- Under the lock of the consumer's row: judge, change, write it down. force: past what speaks against it; no route's
--- file has set the consumer any more. whole: the change is what is to be stored, not what is to be changed of it.
+-- Under the lock of the consumer's row: judges the change, makes it, and writes its line of the audit. force: makes it
+-- although stored rows or a route's file speak against it; from then on no file sets the consumer. whole: `change` has
+-- all settings that are to be stored, not only those that change.
 CREATE FUNCTION semel._settings_change(who text, change jsonb, whole boolean = false, force boolean = false,
                                        reason text = '')
 RETURNS void LANGUAGE plpgsql AS $$
@@ -748,8 +751,8 @@ BEGIN
             THEN ', forced past ' || past WHEN force THEN ', forced' ELSE '' END), reason, _settings_change.who);
 END $$;
 
--- The same; settings are changed first, and the others stay as they are: null takes one away, {} changes nothing. What
--- stored rows or a route's file speak against is refused. roles.sql does not grant this to applications.
+-- The same, after it has changed the given settings: null removes one, {} changes nothing. It refuses a change that
+-- stored rows or a route's file speak against. roles.sql does not grant this to applications.
 CREATE FUNCTION semel.consumer(consumer text, settings jsonb) RETURNS jsonb LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 BEGIN
@@ -761,7 +764,7 @@ BEGIN
     RETURN semel._policy_json(semel._policy(consumer.consumer));
 END $$;
 
--- The same for `semel consumer set` by an operator. settings: all that is to be stored; NULL: as it is.
+-- The same for `semel consumer set` by an operator. settings: all that are to be stored; NULL: those that are.
 CREATE FUNCTION semel._operator_consumer(of_consumer text, settings jsonb, force boolean, reason text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 BEGIN
@@ -774,11 +777,11 @@ END $$;
 
 -- ---- what operators do --------------------------------------------------------------------------------------------
 
--- For the command line, by a role that only reads the tables (roles.sql): retry, discard, resolve, rewind. The program
--- judges, under the locks that it takes by these functions; they make the change that a command may make and no other,
--- and write its line of the audit. Who did it is the role that logged in, whatever the program says.
+-- For the command line, under a role that only reads the tables (roles.sql): retry, discard, resolve, rewind. The
+-- program judges, under the locks that it takes by these functions; they make only changes that a command may make, and
+-- write the line of the audit. Its author is the role that logged in, whatever the program reports.
 --
--- Invariants: no change without its line and its reason; an id never changes, a payload stays or goes.
+-- Invariants: no change without its line and its reason; an id never changes; a payload stays, or is removed whole.
 
 CREATE FUNCTION semel._operator_reason(reason text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -795,7 +798,7 @@ BEGIN
     VALUES (semel._now(), session_user, what, reason, of_consumer, of_source, id);
 END $$;
 
--- Locks order keys, in their order, and makes those that are missing.
+-- Locks order keys, in ascending order, and inserts those that are missing.
 CREATE FUNCTION semel._operator_keys(of_consumer text, keys text[]) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
@@ -821,7 +824,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Locks the business keys of messages; between order keys and rows, as everywhere.
+-- Locks the business keys of messages; callers do so after order keys and before rows, as everywhere.
 CREATE FUNCTION semel._operator_business(of_consumer text, sources text[], ids text[]) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 BEGIN
@@ -831,8 +834,8 @@ BEGIN
     ORDER BY b.business_key FOR UPDATE OF b;
 END $$;
 
--- A message that never started is called done: it has the business keys that it wants, but for those of others. Whoever
--- is taking one at the moment is not waited for.
+-- An operator resolves a message that never started: it takes the business keys that it wants, except those that others
+-- hold. It does not wait for a transaction that is taking one.
 CREATE FUNCTION semel._operator_takes(r semel.inbox, now timestamptz) RETURNS void LANGUAGE plpgsql
 SET lock_timeout = '20ms' AS $$
 BEGIN
@@ -845,7 +848,7 @@ BEGIN
     WHERE b.expires_at <= excluded.taken_at;
 END $$;
 
--- May a command make this of the row? completed: resolve; rejected: discard; failed, waiting: retry.
+-- May a command give the row this status? completed: resolve; rejected: discard; failed, waiting: retry.
 CREATE FUNCTION semel._operator_may(r semel.inbox, becomes text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE becomes WHEN 'completed' THEN r.status IN ('dead', 'quarantined', 'unknown')
                         WHEN 'rejected' THEN r.status IN ('dead', 'quarantined', 'unknown', 'failed', 'waiting')
@@ -878,8 +881,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- What the order of its key speaks against, as in src/core/command.c: a discard that could not be remembered, and to
--- call one done while another is at its effect and an earlier one is unfinished.
+-- Refuses what would break the order of the key, as src/core/command.c does: a discard that could not be remembered,
+-- and a resolve while another message is at its effect and an earlier one is unfinished.
 CREATE FUNCTION semel._operator_order(p semel._policy, k semel._key, r semel.inbox, becomes text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -928,7 +931,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- The message is rejected in favour of its copy: it keeps its payload, its version stays open for the copy, and those
+-- Rejects the message in favour of its copy: it keeps its payload, its version stays open for the copy, and messages
 -- that wait for its business keys are not woken. Returns its business keys.
 CREATE FUNCTION semel._operator_supersede(p semel._policy, k semel._key, before semel.inbox, reason text)
 RETURNS text[] LANGUAGE plpgsql AS $$
@@ -956,7 +959,7 @@ BEGIN
     RETURN business;
 END $$;
 
--- Refuses what the program never allows, whoever calls this.
+-- Refuses corrections that the program never allows, because a role can call these functions without it.
 CREATE FUNCTION semel._operator_correctable(p semel._policy, before semel.inbox, content bytea) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -971,8 +974,8 @@ BEGIN
     END IF;
 END $$;
 
--- For `semel inbox retry --payload`: a copy of the message with this payload, and nothing else of its own, is to run
--- under the id of the message and ~1; the message is rejected. false: the row is not as it was judged.
+-- For `semel inbox retry --payload`: stores a copy of the message that differs only in its payload, under the id of the
+-- message and ~1, and rejects the message. false: the row is not as it was judged.
 CREATE FUNCTION semel._operator_correct(of_consumer text, of_source text, id text, was text, content bytea,
                                         forced boolean, reason text)
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
@@ -1053,14 +1056,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- A frozen selection of messages; its number. It is empty: _operator_select puts messages into it.
+-- Makes a frozen selection of messages, empty, and returns its number; _operator_select puts messages into it.
 CREATE FUNCTION semel._operator_selection(command text, reason text, force boolean)
 RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
     INSERT INTO semel.selection (command, who, reason, force, made_at)
     VALUES (command, session_user, reason, force, semel._now()) RETURNING number
 $$;
 
--- A line of the audit per call.
+-- Writes one line of the audit per call.
 CREATE FUNCTION semel._operator_select(of_selection bigint, places bigint[], consumers text[], sources text[],
                                        ids text[], touched timestamptz[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
@@ -1087,10 +1090,10 @@ END $$;
 
 -- ---- who may call -------------------------------------------------------------------------------------------------
 
--- Nobody but the owner; roles.sql grants what an application needs.
+-- Only the owner may call these functions; roles.sql grants what an application needs.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
 
--- Nor does anybody else make a column or a function of a type of ours, which the owner could then not change.
+-- Only the owner may make a column or a function of a type of ours: he could not change the type otherwise.
 DO $$
 DECLARE
     ours regtype;

@@ -100,7 +100,7 @@ static semel_status work_business(struct work *work, struct semel_error *err)
             if (semel__str_given(work->items[i]->msg->business[k]) && work->items[i]->msg->defect == SEMEL_DEFECT_NONE)
                 wants[n++] = (struct want){work->items[i]->msg->business[k], work->items[i]};
     semel__sort(wants, n, sizeof *wants, cmp_want);
-    /* What does not end in this transaction holds its keys without a limit. */
+    /* A message that does not end in this transaction holds its keys without a limit. */
     int64_t keep_us = work_claims(work) ? SEMEL_NONE : work->inbox->policy->business_retention_us;
     for (size_t i = 0; i < n; i++) {
         if (kept > 0 && semel__str_eq(business[kept - 1].key, wants[i].key))
@@ -138,7 +138,7 @@ static void progress_stored(int64_t due_us, int64_t now_us, struct semel_progres
 }
 
 /* The row as it is inserted: completed when the handler runs in this transaction, processing when it is claimed,
- * waiting when it is stored. What comes otherwise is written over it. */
+ * waiting when it is stored. A different end is written over it. */
 static void fill_row(struct work *work, const struct item *item, struct semel_row *row)
 {
     const struct semel__msg *msg = item->msg;
@@ -175,7 +175,7 @@ static void fill_row(struct work *work, const struct item *item, struct semel_ro
     row->kept = semel__payload_stays(policy, row->progress.state) && semel__str_given(msg->payload);
 }
 
-/* What a message says of its age counts by the clock of the store. */
+/* Ages count from the time that the message gives, by the clock of the store. */
 static void take_time(const struct work *work, struct semel__msg *msg)
 {
     msg->message_time_us = semel__msg_time(work->inbox->policy, msg, work->now_us);
@@ -248,7 +248,7 @@ static bool names(struct semel_str source, struct semel_str id, const struct sem
     return semel__str_eq(source, msg->source) && semel__str_eq(id, msg->id);
 }
 
-/* A key that is its own and has no row beside it was left by a purge: what it stands for is done (P73). */
+/* A business key that is the message's own, without a row, was left by a purge: its work is done (P73). */
 static enum semel_intent intent_of(const struct work *work, const struct item *item,
                                    const struct semel_business *business)
 {
@@ -257,7 +257,7 @@ static enum semel_intent intent_of(const struct work *work, const struct item *i
     if (business->taken || names(business->source, business->id, item->msg))
         return business->inserted || item->row != NULL ? SEMEL_INTENT_FREE : SEMEL_INTENT_DONE;
     if (work->mode == WORK_STORE)
-        return SEMEL_INTENT_FREE; /* nobody starts here */
+        return SEMEL_INTENT_FREE; /* no message starts here */
     return work_claims(work) || work_starts(work) ? SEMEL_INTENT_BUSY : SEMEL_INTENT_DONE;
 }
 
@@ -336,8 +336,7 @@ static void update_key_facts(struct work *work, struct item *item)
         return;
     if (item->verdict.act == SEMEL_RUN && !work_claims(work))
         return;
-    bool left = work->mode == WORK_STORE &&
-                item->row != NULL; /* as it is: with a place, which the key tells of, or without */
+    bool left = work->mode == WORK_STORE && item->row != NULL; /* a row of before: it has a place in the key, or none */
     bool holds_place = parked || (item->verdict.act == SEMEL_RUN && !left);
     if (!holds_place)
         return;
@@ -352,7 +351,7 @@ static void update_key_facts(struct work *work, struct item *item)
         work->parked++;
 }
 
-/* Those of this batch that come to wait count for the bound of who may want one business key. */
+/* Messages of this batch that will wait count towards the bound of how many may want one business key. */
 static void count_wishes(const struct work *work, const struct item *item)
 {
     const struct semel__verdict *v = &item->verdict;
@@ -391,7 +390,7 @@ static void defer(const struct work *work, struct item *item)
     item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
 }
 
-/* Does it bring the payload of its row? */
+/* Does the delivery bring the payload of its row? */
 static bool adopts(const struct work *work, const struct item *item)
 {
     return item->verdict.why != SEMEL_WHY_CONFLICT && !item->deferred &&
@@ -502,14 +501,14 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     return move_key(work, item) ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* Does this item of the batch, for which the key was taken, do what others were judged by? It starts here; or the key
- * was its own already, and a purge has left it. */
+/* Others were judged as if this item, for which the key was taken, keeps it: is that so? It starts here; or the key was
+ * its own already, and a purge has left it. */
 static bool keeps_key(const struct semel_business *business, const struct item *holder)
 {
     return holder->verdict.act == SEMEL_RUN || (!business->inserted && holder->row == NULL);
 }
 
-/* RETRY, contention: somebody was judged by a business key that its holder in this batch does not get. */
+/* RETRY, contention: an item was judged by a business key that its holder in this batch does not get. */
 static semel_status check_business(struct work *work, struct semel_error *err)
 {
     for (size_t i = 0; i < work->n; i++) {
@@ -535,7 +534,7 @@ static struct semel_str reason(const struct item *item)
     return semel__verdict_text(&item->verdict);
 }
 
-/* What the rows become that do not run, and those that were there and run now. */
+/* Computes the rows of items that do not run, and of stored rows that run now. */
 static void plan(struct work *work, struct item *item)
 {
     const struct semel__verdict *v = &item->verdict;
@@ -713,13 +712,13 @@ static enum semel_payload payload_action(const struct work *work, const struct i
     bool held = item->progress.state == SEMEL_STATE_DEAD || item->progress.state == SEMEL_STATE_QUARANTINED;
     bool stays = semel__payload_stays(work->inbox->policy, item->progress.state) ||
                  (held &&
-                  semel__msg_large(work->inbox->policy, item->msg)); /* else nobody has it: it is acknowledged */
+                  semel__msg_large(work->inbox->policy, item->msg)); /* the message is acknowledged: keep its payload */
     if (stored && !stays && !item->superseded && semel__state_final(item->progress.state))
-        return SEMEL_PAYLOAD_CLEAR; /* not before, whatever the route has come to say of payloads */
+        return SEMEL_PAYLOAD_CLEAR; /* not before, whatever the route's settings are now */
     return !stored && stays && semel__str_given(item->msg->payload) ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;
 }
 
-/* A clock that stepped back shows no two changes alike; what was claimed is not older than its token. */
+/* A clock that stepped back gives no two changes the same time; a claimed row is not older than its token. */
 static int64_t updated_us(const struct work *work, const struct item *item)
 {
     int64_t before = fresh(item) ? item->admit->row.updated_us : item->row->updated_us;
@@ -728,8 +727,8 @@ static int64_t updated_us(const struct work *work, const struct item *item)
     return given > now ? given : now;
 }
 
-/* What ends without an effect gives its business keys back (P78). One that began and is stale or prevented since may
- * have had one where a call may be repeated by its key, and is then not asked about: they stay. */
+/* A message that ends without an effect gives its business keys back (P78). One that began and has become stale or
+ * prevented may have had its effect where a call may be repeated by its key, and nobody asks then: its keys stay. */
 static bool frees_business(const struct work *work, const struct item *item)
 {
     const enum semel_row_status state = item->progress.state;
@@ -738,8 +737,8 @@ static bool frees_business(const struct work *work, const struct item *item)
     return work->inbox->policy->effect != SEMEL_EFFECT_KEYED;
 }
 
-/* What goes back to waiting has had no effect, and a parked message holds no business key: it wishes for its keys. But
- * an earlier attempt may have had one where a call may be repeated by its key: they stay. */
+/* A message that goes back to waiting has had no effect, and a parked one holds no business key: it wishes for its
+ * keys. But where a call may be repeated by its key, an earlier attempt may have had an effect: then the keys stay. */
 static bool returns_business(const struct work *work, const struct item *item)
 {
     return item->changed && item->row != NULL && item->progress.state == SEMEL_STATE_WAITING &&
@@ -747,7 +746,7 @@ static bool returns_business(const struct work *work, const struct item *item)
            (work->inbox->policy->effect != SEMEL_EFFECT_KEYED || item->progress.attempts == 0);
 }
 
-/* Is the row that a put has inserted what it became? Then there is nothing to write. */
+/* Has the row of a put become just what was inserted? Then there is nothing to write. */
 static bool as_inserted(const struct work *work, const struct item *item)
 {
     const struct semel_progress *is = &item->progress;
@@ -788,7 +787,7 @@ static int cmp_change(const void *va, const void *vb)
     return c != 0 ? c : semel__str_cmp(a->id, b->id);
 }
 
-/* How far the key has come by this item. false: no memory. */
+/* How far this item moves its key. false: no memory. */
 static bool settle_key(const struct work *work, const struct item *item, struct semel_key *key)
 {
     if (!key->by_version || item->superseded || !(item->changed || fresh(item)))
@@ -803,14 +802,15 @@ static bool open_(enum semel_row_status state)
     return state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN;
 }
 
-/* A later version had its turn before the first of the key, and had no effect: the first may have waited for that. */
+/* A later version had its turn before the first of the key, without an effect: the first may have waited for it. */
 static bool made_way(const struct item *item)
 {
     return item->changed && item->row != NULL && open_(item->row->progress.state) && !open_(item->progress.state) &&
            item->key->head_arrival != item->row->arrival;
 }
 
-/* By versions, an earlier one may come while a later one is at its effect: who has an older snapshot has to notice. */
+/* By versions, an earlier message may come while a later one is at its effect: a transaction with an older snapshot
+ * must notice. */
 static bool opens(const struct item *item)
 {
     return item->changed && item->row != NULL && item->key->by_version &&
@@ -848,7 +848,7 @@ static semel_status add_key_change(const struct work *work, const struct item *i
 
 /* ---- business keys ------------------------------------------------------------------------------- */
 
-/* Business keys that this transaction took for a message which then did not start, and was not called done. */
+/* Business keys that this transaction took for a message that then neither started nor was resolved as done. */
 static size_t list_drops(const struct work *work, struct semel_business *drop)
 {
     size_t n = 0;
@@ -861,8 +861,8 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
     return n;
 }
 
-/* A delivery that is stored, or finds its row stored, and does not start here: what it names is remembered until its
- * start. Not from one that names other keys than its row wishes for already: a message has few. */
+/* A delivery that is stored, or finds its row stored, and does not start here: the row remembers the keys that it names
+ * until the start. A delivery that names other keys than its row adds none: a message has few. */
 static bool keeps_wishes(const struct item *item)
 {
     if (item->admit == NULL || item->verdict.act == SEMEL_RUN || item->left || semel__state_final(item->progress.state))
@@ -873,7 +873,7 @@ static bool keeps_wishes(const struct item *item)
            !item->deferred && !semel__item_wishes_more(item);
 }
 
-/* Its own and those that it wishes for already are not repeated. What is not fit to run was not asked for here. */
+/* Keys that it holds or wishes for already are not repeated. For a message that is not fit to run no key was taken. */
 static bool is_new_wish(const struct work *work, const struct item *item, struct semel_str key)
 {
     if (!semel__str_given(key) || item->row == NULL)
@@ -884,7 +884,7 @@ static bool is_new_wish(const struct work *work, const struct item *item, struct
     return item->msg->defect == SEMEL_DEFECT_NONE && !item_holds(work, item, key);
 }
 
-/* It starts, or has reached its end. */
+/* The message starts, or has reached its end. */
 static bool loses_wishes(const struct item *item)
 {
     return !fresh(item) && item->row != NULL && item->row->n_wants > 0 && item->changed &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * inbox.c: a batch of deliveries, from the door to the acts. The two paths are described in inbox.h; admit.c reads and
+ * inbox.c: a batch of deliveries, until each has its act. The two paths are described in inbox.h; admit.c reads and
  * writes what a transaction needs, leases.c has claims and their ends.
  *
  * Deliveries become items. A message whose id cannot be used is kept under its position, or under the digest of its
@@ -80,7 +80,8 @@ int64_t semel__work_token(struct work *work, const struct semel_row *row)
 
 /* ---- items from deliveries ------------------------------------------------------------------------- */
 
-/* The gravest is reported, of equal ones the first. What is too large is not read: fields are missing as well. */
+/* Reports the gravest mistake, of equal ones the first. A message that is too large was not read, so its fields are
+ * missing as well. */
 static semel_status flaw(struct semel_arena *arena, struct semel__msg *msg, enum semel_defect defect,
                          const struct semel_error *why, struct semel_error *err)
 {
@@ -94,8 +95,8 @@ static semel_status flaw(struct semel_arena *arena, struct semel__msg *msg, enum
     return SEMEL_OK;
 }
 
-/* An id for what has none: its position, else the digest of its payload; both marked, so as not to meet a real id. An
- * id or a source that cannot be used still tells messages apart. */
+/* An id for a message without one: its position, else the digest of its payload; both are marked, so that they equal no
+ * real id. The digest includes an id or a source that cannot be used, which still tells messages apart. */
 static semel_status substitute_id(struct semel_arena *arena, struct semel__msg *msg, struct semel_error *err)
 {
     char text[SEMEL_ID_MAX + 1];
@@ -161,7 +162,7 @@ static semel_status check_size(const struct semel_policy *policy, struct semel_a
     return flaw(arena, msg, SEMEL_DEFECT_SIZE, &why, err);
 }
 
-/* Texts that are kept for people only, and are not worth a dead letter. */
+/* Drops texts that only people read and that no row can hold: they are not worth a dead letter. */
 static void drop_unfit(struct semel__msg *msg)
 {
     if (semel__id_check("type", msg->type, 0, NULL) != SEMEL_OK)
@@ -217,7 +218,8 @@ static int cmp_id(const void *va, const void *vb)
     return c != 0 ? c : cmp_size(a->place, b->place);
 }
 
-/* Those without an order key come first: a lock key that equals an order key must not part the messages of that key. */
+/* Messages without an order key come first: a lock key that equals an order key must not part the messages of that
+ * key. */
 static int cmp_items(const struct item *a, const struct item *b)
 {
     assert(a != NULL && b != NULL);
@@ -232,7 +234,7 @@ static int cmp_run(const void *va, const void *vb)
     return cmp_items(*(struct item *const *)va, *(struct item *const *)vb);
 }
 
-/* Copies hang on the first of their id; what was merged has no message any more. */
+/* Copies hang on the first item of their id; an item that was merged has no message any more. */
 static semel_status merge(struct semel_arena *arena, struct item **by_id, size_t n, struct semel_error *err)
 {
     struct item *first = NULL;
@@ -249,7 +251,7 @@ static semel_status merge(struct semel_arena *arena, struct item **by_id, size_t
             return semel__fail_memory(err);
         *copy = (struct copy){item->msg, item->out, semel__fp_differs(&first->msg->fp, &item->msg->fp), first->copies};
         if (!semel__str_given(first->msg->payload) && semel__str_given(copy->msg->payload)) {
-            copy->msg = first->msg; /* the one that brings the payload stands for all */
+            copy->msg = first->msg; /* the copy that brings the payload stands for all */
             first->msg = item->msg;
         }
         first->copies = copy;
@@ -259,7 +261,7 @@ static semel_status merge(struct semel_arena *arena, struct item **by_id, size_t
     return SEMEL_OK;
 }
 
-/* On an ordered route suspicion spreads over the key: its messages must keep their order among each other. */
+/* On an ordered route all messages of a key that has a suspect are suspects: they must keep their order. */
 static void spread_doubt(const struct semel_policy *policy, struct item **items, size_t n)
 {
     for (size_t i = 0, j; policy->order != SEMEL_ORDER_NONE && i < n; i = j) {
@@ -405,14 +407,14 @@ static semel_status report_copies(struct semel_inbox *inbox, const struct item *
     return SEMEL_OK;
 }
 
-/* Its end is still to come, and will be reported. */
+/* The message's end is still to come, and will be reported. */
 static bool unended(const struct item *item)
 {
     bool claimed = item->verdict.act == SEMEL_RUN && item->progress.state == SEMEL_STATE_PROCESSING;
     return claimed || item->deferred || item->left;
 }
 
-/* The act that will be reported of it if the transaction commits; LATER where its end is still to come. */
+/* The act that the item's delivery gets if the transaction commits; LATER where its end is still to come. */
 static enum semel_act item_act(const struct work *work, const struct item *item)
 {
     if (unended(item) || (item->fenced && item->row == NULL))
@@ -552,14 +554,14 @@ static semel_status run_each(struct work *work, struct semel_error *err)
     return tag < work->n ? blame(work->inbox, work->items[tag], queued, err) : queued;
 }
 
-/* Mostly messages are named in the order in which they were given. */
+/* The messages of a set-based handler. It names each at its end, mostly in the order in which it was given them. */
 struct semel_set {
     const struct semel__msg **msgs;
     const struct semel__msg ***sorted; /* places in msgs, ascending by (id, source) once one is named out of order */
     unsigned char *seen;
     size_t n, named, next;
     bool is_sorted;
-    bool wrong; /* a stranger, or a repeat */
+    bool wrong; /* a name of no message of the set, or a repeat */
 };
 
 static int cmp_set(const void *va, const void *vb)
@@ -570,7 +572,7 @@ static int cmp_set(const void *va, const void *vb)
     return c != 0 ? c : semel__str_cmp(a->source, b->source);
 }
 
-/* set->n: none of them. */
+/* The place of the message in the set; set->n: none has this name. */
 static size_t find_named(struct semel_set *set, struct semel_str source, struct semel_str id)
 {
     const struct semel__msg key = {.source = source, .id = id}, *p = &key, **place = &p;
@@ -646,7 +648,7 @@ static semel_status run_sets(struct work *work, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* `progress` so far is that of a success, with the start counted. */
+/* `progress` is that of a success until now, with the start counted. */
 void semel__item_end(struct work *work, struct item *item)
 {
     struct semel_progress before = item->progress;
@@ -677,7 +679,7 @@ static semel_status run_all(struct work *work, struct semel_error *err)
     return guard;
 }
 
-/* Is it a failure that may be blamed on a message within the transaction of others? */
+/* May this failure be blamed on one message within a transaction of several? */
 static bool is_own(const struct work *work, semel_status status, const struct semel_error *err)
 {
     return status == SEMEL_INVALID && !semel__is_environment(status, err) &&
@@ -704,7 +706,7 @@ static semel_status run_single(struct work *work, struct semel_error *err)
     return semel_store_rollback_to(store, err);
 }
 
-/* ---- small runs behind savepoints, where failures are about ---------------------------------------- */
+/* ---- small runs behind savepoints, after a failure ------------------------------------------------- */
 
 /* The items of `work` from `from` up to `to`, of which those before the last savepoint stand when a later one fails. */
 struct span {
@@ -749,12 +751,12 @@ static semel_status run_items(struct work *work, struct span *span, struct semel
         store->tag = i;
         status = run_one(work->inbox, work->items[i], err);
     }
-    if (status == SEMEL_OK && span->suspect) /* P62: what it left to the COMMIT is its own failure */
+    if (status == SEMEL_OK && span->suspect) /* P62: a constraint that it left to the COMMIT is its own failure */
         status = blame(work->inbox, work->items[span->to - 1], semel_store_check(store, err), err);
     return status == SEMEL_OK ? end_run(work, span, span->to, err) : status;
 }
 
-/* What a tag says: who failed, n: one of its run, and from where on nothing stands. */
+/* From the tag of the failed statement: who failed (n: one of its run), and from which item on nothing stands. */
 static void find_culprit(struct work *work, struct span *span, size_t tag)
 {
     work->culprit = tag < work->n ? tag : work->n;
@@ -766,7 +768,7 @@ static void find_culprit(struct work *work, struct span *span, size_t tag)
         span->base = tag - (tag - span->from) % span->run;
 }
 
-/* OK: the guard is still on. Not OK: it is off, and work->culprit and span->base say where. */
+/* OK: the guard is still on. Not OK: it is off; work->culprit and span->base name the place. */
 static semel_status run_span(struct work *work, struct span *span, struct semel_error *err)
 {
     struct semel_store *store = work->inbox->store;
@@ -800,7 +802,7 @@ static void leave_out(struct item *item)
     item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
 }
 
-/* One pass over the items: *ret_more, somebody new is left out. false: one of them has run already. */
+/* One pass over the items. *ret_more: one more of them is left out. false: one that should be has run already. */
 static bool leave_pass(struct work *work, size_t failed, bool rest, bool *ret_more)
 {
     const struct semel_key *key = NULL;
@@ -822,7 +824,7 @@ static bool leave_pass(struct work *work, size_t failed, bool rest, bool *ret_mo
     return true;
 }
 
-/* Would one more failure be the last one that the route allows in a row? Then nothing behind it runs (P63). */
+/* Is one more failure the last one that the route allows in a row? Then no message behind it runs (P63). */
 static bool too_many(const struct work *work, size_t failed)
 {
     const struct semel_inbox *inbox = work->inbox;
@@ -835,7 +837,7 @@ static bool too_many(const struct work *work, size_t failed)
     return inbox->failures_max > 0 && failures >= inbox->failures_max;
 }
 
-/* Whoever was judged as if items[failed] would succeed does not run here. false: one of them has run already. */
+/* Items that were judged as if items[failed] would succeed do not run here. false: one of them has run already. */
 static bool leave_dependents(struct work *work, size_t failed)
 {
     bool rest = too_many(work, failed), more = true, sound = true;
@@ -844,16 +846,16 @@ static bool leave_dependents(struct work *work, size_t failed)
     return sound;
 }
 
-/* Where a wary batch stands. */
+/* How far a wary batch has come. */
 struct stand {
     size_t next;     /* the items before it have their end; the savepoint is set here */
-    size_t suspect;  /* runs alone when those before it have run; n: nobody */
-    size_t alone_to; /* up to here each is a suspect */
+    size_t suspect;  /* runs alone when the items before it have run; n: no item */
+    size_t alone_to; /* each item before this one is a suspect */
     size_t window;
 };
 
-/* After a failure in `span`: what stands, and who is suspected. Not OK: the batch must be cut (INVALID, err as it is),
- * or the world failed. */
+/* After a failure in `span`: finds which items stand, and which is the suspect. Not OK: the batch must be cut (INVALID,
+ * err stays as it is), or the environment failed. */
 static semel_status step_back(struct work *work, const struct span *span, struct stand *at, struct semel_error *err)
 {
     const struct semel_error why = *err;
@@ -880,7 +882,7 @@ static semel_status step_back(struct work *work, const struct span *span, struct
     return SEMEL_OK;
 }
 
-/* The handlers of a batch, where failures are about. */
+/* Runs the handlers of a wary batch. */
 static semel_status run_wary(struct work *work, struct semel_error *err)
 {
     const size_t n = work->n, least = work->inbox->run > 0 ? work->inbox->run : RUN;
@@ -914,7 +916,7 @@ static semel_status run_wary(struct work *work, struct semel_error *err)
     return semel_store_guard(work->inbox->store, false, err);
 }
 
-/* The handlers of the items that run. A failure names the culprit. */
+/* Runs the handlers of all items that run. work->culprit is the one that failed. */
 static semel_status work_run(struct work *work, bool single, struct semel_error *err)
 {
     size_t n = 0;
@@ -985,7 +987,7 @@ static semel_status process(void *ctx, int64_t now_us, bool *undo, struct semel_
     return SEMEL_OK;
 }
 
-/* A commit that was refused by a deferred constraint leaves no transaction in which to say so. */
+/* A deferred constraint that refuses the commit leaves no transaction in which its failure could be recorded. */
 static bool force_ending(struct semel_inbox *inbox, struct item *item, semel_status status,
                          const struct semel_error *err)
 {
@@ -1071,8 +1073,8 @@ semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_
                        inbox->failures);
 }
 
-/* What a transaction has left out, in its order: it runs next, before whatever follows in the batch. *own: memory for
- * that, which the caller keeps; NULL at first. */
+/* The items that a transaction has left out, in their order: they run next, before the rest of the batch. *own: memory
+ * for them, which the caller keeps; NULL at first. */
 static semel_status take_left(struct semel_inbox *inbox, struct item ***items, size_t *n, struct item ***own,
                               struct semel_error *err)
 {
@@ -1111,7 +1113,7 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
             continue;
         }
         if (n == 1 || semel__is_environment(status, err) || !work.begun)
-            return status; /* what could not even begin would not in a smaller piece either */
+            return status; /* a transaction that could not begin cannot in a smaller piece either */
         inbox->counts.cuts++;
         inbox->counts.contention += status == SEMEL_RETRY;
         SEMEL_POINT(BATCH_HALVED);
@@ -1144,11 +1146,11 @@ static semel_status put(void *ctx, int64_t now_us, bool *undo, struct semel_erro
     return semel__work_put(work, err);
 }
 
-/* In halves, in order, and of a key that was not accepted nothing more. */
+/* Stores the items in halves, in order; of a key of which one was not accepted, no more. */
 static semel_status put_items(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     while (n > 0) {
-        static const struct semel__transaction tx = {.body = put, .again = true}; /* what is found stays as it is */
+        static const struct semel__transaction tx = {.body = put, .again = true}; /* a stored row stays as it is */
         struct work work = {.inbox = inbox, .mode = WORK_STORE, .items = items, .n = n};
         semel_status status = semel__transaction_run(inbox->store, &tx, &work, err);
         if (status == SEMEL_OK)
@@ -1216,7 +1218,7 @@ semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__
 
 /* ---- messages that came again -------------------------------------------------------------------- */
 
-/* Most of what comes again is finished already: that much one look tells, without a transaction each. */
+/* Most messages that come again are finished already: one look at the rows finds these, without a transaction each. */
 static bool decided(enum semel_row_status state)
 {
     switch (state) {
@@ -1284,7 +1286,7 @@ static semel_status sift(struct semel_inbox *inbox, struct item **doubted, size_
     return semel__work_report(&work, err);
 }
 
-/* Behind a committed claim, one at a time: if it kills the process its start has been counted. */
+/* Runs one message behind a committed claim: if it kills the process its start has been counted. */
 static semel_status run_alone(struct semel_inbox *inbox, struct item *item, struct semel_error *err)
 {
     semel_status status = semel__items_claim(inbox, &item, 1, true, err);
@@ -1306,7 +1308,7 @@ static bool share_business(const struct semel__msg *a, const struct semel__msg *
     return false;
 }
 
-/* Must it see what becomes of one of these first? Items of one order key are neighbours. */
+/* Must the item wait for the end of one of these? Items of one order key are neighbours. */
 static bool has_to_wait(const struct item *item, const struct item *last, struct item **picked, size_t n)
 {
     const struct semel_str key = item->msg->order_key;
@@ -1318,8 +1320,8 @@ static bool has_to_wait(const struct item *item, const struct item *last, struct
     return false;
 }
 
-/* Those that have no end yet, of each order key and each business key the first. Behind one that was not accepted the
- * rest of its order key stays with the source. */
+/* Picks, of the items without an end, the first of each order key and of each business key. Behind an item that was not
+ * accepted the rest of its order key stays with the source. */
 static size_t pick_round(const struct semel_inbox *inbox, struct item **doubted, size_t n, struct item **ret)
 {
     const struct item *last = NULL;
@@ -1331,13 +1333,13 @@ static size_t pick_round(const struct semel_inbox *inbox, struct item **doubted,
             continue;
         if (!has_to_wait(doubted[i], last, ret, picked))
             ret[picked++] = doubted[i];
-        last = doubted[i]; /* also one that waits: what follows it waits, too */
+        last = doubted[i]; /* also an item that waits: those behind it wait, too */
     }
     return picked;
 }
 
-/* Behind one committed claim. If one of them kills the process nobody knows which: nobody is charged, and after the
- * lease each runs alone. */
+/* Runs several messages behind one committed claim. If one of them kills the process nobody knows which: none is
+ * charged an attempt, and after the lease each runs alone. */
 static semel_status run_together(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     struct item **claimed = semel__arena_alloc(&inbox->arena, n, sizeof *claimed);
@@ -1349,7 +1351,7 @@ static semel_status run_together(struct semel_inbox *inbox, struct item **items,
     for (size_t i = 0; i < n; i++)
         if (items[i]->lease != NULL)
             claimed[k++] = items[i];
-    if (k > 0) { /* also what was claimed before the rest could not be */
+    if (k > 0) { /* also those that were claimed before a claim failed */
         SEMEL_POINT(LEASE_RUN);
         ran = semel__items_run(inbox, claimed, k, status == SEMEL_OK ? err : &local);
     }
@@ -1384,9 +1386,9 @@ static semel_status run_doubted(struct semel_inbox *inbox, struct item **items, 
     return status;
 }
 
-/* ---- the door ------------------------------------------------------------------------------------ */
+/* ---- entry points -------------------------------------------------------------------------------- */
 
-/* What follows it by arrival must not overtake it. */
+/* Messages behind it by arrival must not overtake it. */
 static void hold_behind(const struct semel_inbox *inbox, struct item **items, size_t i, size_t n)
 {
     const struct semel_str key = items[i]->msg->order_key;
@@ -1400,7 +1402,7 @@ static void hold_behind(const struct semel_inbox *inbox, struct item **items, si
     }
 }
 
-/* What no row can hold stays with its broker. */
+/* A message that no row can hold stays with its broker. */
 static void refuse_giants(struct semel_inbox *inbox, struct item **items, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -1425,7 +1427,7 @@ static semel_status process_items(struct semel_inbox *inbox, struct item **items
             if (items[i]->lease != NULL)
                 items[k++] = items[i];
         semel_status ran = semel__items_outside(inbox, items, k, status == SEMEL_OK ? err : &ignored);
-        return status == SEMEL_OK ? ran : status; /* what was claimed before the world failed ran, or is given back */
+        return status == SEMEL_OK ? ran : status; /* messages that were claimed ran, or are given back */
     }
     semel_status status = run_doubted(inbox, items, n, err);
     if (status != SEMEL_OK)
@@ -1465,7 +1467,7 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
     n = semel__items_open(items, n);
     status = n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;
     if (status == SEMEL_OK)
-        semel__error_clear(err); /* what was cut out on the way is reported by its own end */
+        semel__error_clear(err); /* a message that was cut out has reported its own end */
     return status;
 }
 
@@ -1484,7 +1486,7 @@ semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel__m
     if (status != SEMEL_OK)
         return status;
     status = semel__items_claim(inbox, items, n, alone, err);
-    for (size_t i = 0; i < n; i++) /* also of the pieces that were committed before the world failed */
+    for (size_t i = 0; i < n; i++) /* also of pieces that were committed before the environment failed */
         if (items[i]->lease != NULL)
             ret_leases[(*ret_n)++] = *items[i]->lease;
     return status;

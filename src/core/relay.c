@@ -22,13 +22,13 @@
 #include "core/retry.h"
 
 #define NOTE_US SECOND_US
-#define WORKS_US (10 * SECOND_US) /* so long after a success another destination counts as working */
+#define WORKS_US (10 * SECOND_US) /* a destination counts as working for so long after its last success */
 #define WAITING_MAX 100           /* events of one aggregate that wait in the outbox behind the one that is sent */
 #define ASIDE_MAX 500             /* events from aside per step */
-#define REST_TIMES 9    /* what it took, rests a destination that hangs: others keep nine tenths of the time */
+#define REST_TIMES 9    /* a destination that hangs rests for so many lengths of its call: others get nine tenths */
 #define LIMIT_MIN 16    /* rows per shard and step */
-#define MOST_TIMES 2    /* at most so many times the rows that are wanted come at once */
-#define LARGE_SCANS 100 /* so many scans expect large events after there was one */
+#define MOST_TIMES 2    /* a scan returns at most so many times the rows that are wanted */
+#define LARGE_SCANS 100 /* so many scans after a large event expect large ones */
 #define AHEAD_MAX 8     /* scans in a row that do not begin at the starting points */
 #define SCANS_MAX 3     /* per step, when a holder ends */
 #define PEEKS_MAX 8     /* windows per step in which nothing goes */
@@ -93,7 +93,7 @@ void semel__relay_free(struct semel_relay *relay)
 void semel__relay_forget(struct semel_relay *relay)
 {
     semel__starts_forget(&relay->starts, semel__now(relay->steady));
-    relay->joined = false; /* what it was publishing from aside is given up under the old token */
+    relay->joined = false; /* its starts from aside are given up under the old token */
     relay->next_beat_us = 0;
     relay->proof_known = false;
     relay->ahead.ready = false;
@@ -159,7 +159,7 @@ semel_status semel__relay_transact(struct semel_relay *relay, relay_body body, v
     return status;
 }
 
-/* The store's time, as far as the steady clock tells. */
+/* The store's time, estimated by the steady clock. */
 static int64_t store_now(const struct semel_relay *relay, int64_t steady_us)
 {
     return relay->now_us + (steady_us - relay->now_steady_us);
@@ -222,12 +222,12 @@ static semel_status note(struct semel_relay *relay, int64_t steady_us, struct se
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-/* An aggregate, as far as this step has met it. */
+/* An aggregate of which this step has read events. */
 struct aggregate {
     struct semel_str type, id;
-    struct semel_str destination; /* of what is sent of it */
+    struct semel_str destination; /* to which this step sends its events */
     size_t sent, waiting;
-    bool stop;   /* nothing more of it in this step */
+    bool stop;   /* no more of its events go in this step */
     bool behind; /* the sink did not take an event of it in this call: those behind it had no turn */
 };
 
@@ -252,7 +252,7 @@ struct round {
     size_t n_starts;
     struct semel_relay_event *events, *aside;
     size_t n_events, n_aside;
-    size_t n_first;               /* so many of the events were read from the starts on, the others behind a run */
+    size_t n_first;               /* this many events were read from the starting points on, the others behind a run */
     int64_t floor;                /* when the scan began, everything up to it was committed, or never will be */
     bool ahead;                   /* the events were read while the last call was on its way */
     struct aggregate *aggregates; /* open addressing */
@@ -260,12 +260,12 @@ struct round {
     struct send *sends;
     struct semel_publish *items;
     size_t n_sends;
-    struct semel_relay_event **moves, **later; /* to be set aside; to be looked at again later */
+    struct semel_relay_event **moves, **later; /* events to set aside, and to look at again later */
     size_t n_moves, n_later;
     bool alone; /* one event only, which may kill the relay */
     bool reads_ahead;
-    bool again;      /* nothing came of the scan */
-    int64_t took_us; /* the call */
+    bool again;      /* the scan led to nothing: repeat it */
+    int64_t took_us; /* by the call of the sink */
 };
 
 static void list_starts(struct round *round)
@@ -280,7 +280,7 @@ static void list_starts(struct round *round)
     }
 }
 
-/* Rows per shard, so that about as many events come as are wanted. */
+/* Rows to read per shard, so that all shards together return about as many events as are wanted. */
 static void adapt_limit(struct semel_relay *relay, size_t n, size_t full)
 {
     const size_t rows = relay->options.rows;
@@ -304,7 +304,7 @@ static void note_windows(struct round *round)
             shard->last_seq = round->events[k].seq;
             bytes += round->events[k].size;
         }
-        /* There was no room for what follows. */
+        /* There was no room for the events that follow. */
         const bool cut = bytes >= (int64_t)relay->options.bytes || k >= MOST_TIMES * relay->options.rows;
         if (cut && first_cut == round->n_starts)
             first_cut = i;
@@ -314,7 +314,7 @@ static void note_windows(struct round *round)
         if (rows == 0)
             shard->last_seq = SEMEL_STARTS_BOTTOM;
         if (round->ahead || (rows == 0 && cut))
-            continue; /* nobody has looked from the start on */
+            continue; /* no scan of this shard began at its starting point */
         if (relay->proves && semel__starts_scanned(&relay->starts, semel__relay_index(round->starts[i].shard), first))
             semel__relay_report(relay, SEMEL_LOG_WARN,
                                 "event below a proven starting point: its transaction did not draw its number",
@@ -365,7 +365,7 @@ static semel_status read_events(struct round *round, struct semel_error *err)
         }
         relay->counts.rescans++;
     }
-    /* What was read is older than what ended: nothing of it may go, or prove anything. */
+    /* The events were read before a holder ended: none of them may go, and the scan proves nothing. */
     round->n_events = round->n_aside = 0;
     round->again = true;
     return SEMEL_OK;
@@ -401,9 +401,9 @@ static void note_behind(struct semel_relay *relay, const struct semel_relay_scan
     }
 }
 
-/* What stands behind a run of very many events of few aggregates is read besides, and goes if it is not of these. Like
- * what is read ahead, it needs a proof that nothing can appear below it, and a look at the holders that are set apart
- * after the scan. */
+/* The relay also reads behind a run of very many events of few aggregates; events of other aggregates may go. As when
+ * it reads ahead, it needs a proof that no event can appear below them, and a look, after the scan, at the holders that
+ * are set apart. */
 static semel_status read_behind(struct round *round, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
@@ -422,7 +422,7 @@ static semel_status read_behind(struct round *round, struct semel_error *err)
         return status;
     if (scan.holders_max > 0 && semel__starts_ended(&relay->starts, scan.holders, scan.n_holders)) {
         relay->counts.rescans++;
-        return SEMEL_OK; /* what was proven is given up, and with it what is known of the runs */
+        return SEMEL_OK; /* the proof is given up, and with it the runs that are known */
     }
     struct semel_relay_event *both = semel__arena_alloc(relay->arena, round->n_events + scan.n_events + 1,
                                                         sizeof *both);
@@ -438,7 +438,7 @@ static semel_status read_behind(struct round *round, struct semel_error *err)
 
 /* ---- reading ahead ------------------------------------------------------------------------------- */
 
-/* What was read while the last call was on its way; false: nothing, or not all of it is ours any more. */
+/* Takes the events that were read during the last call; false: there are none, or not all their shards are ours now. */
 static bool take_ahead(struct round *round)
 {
     struct semel_relay *relay = round->relay;
@@ -458,8 +458,8 @@ static bool take_ahead(struct round *round)
     return true;
 }
 
-/* Above what is about to be sent. Where something could still appear below that, nothing is read ahead. false: there is
- * nothing to be read. */
+/* Reads above the events that are about to be sent, except in shards where one could still appear below them. false:
+ * there is nothing to read. */
 static bool list_ahead(const struct round *round)
 {
     struct semel_relay *relay = round->relay;
@@ -478,7 +478,7 @@ static bool list_ahead(const struct round *round)
     return more;
 }
 
-/* Everything that was read is about to be sent, and the last call went well. */
+/* May the relay read ahead? If all events that it read are about to be sent, and its last call succeeded. */
 static bool may_read_ahead(const struct round *round)
 {
     const struct semel_relay *relay = round->relay;
@@ -505,7 +505,7 @@ static bool start_ahead(struct round *round, struct semel_relay_scan *scan)
     if (!relay->ops->ahead(relay->store, relay->gone, relay->n_gone, relay->options.keep_us > 0, scan, relay->arena))
         return false;
     relay->counts.scans++;
-    relay->n_gone = 0; /* if that fails they are read, and sent, once more */
+    relay->n_gone = 0; /* if the deletion fails these events are read and sent once more */
     semel__arena_reset(other);
     relay->sink->tend = relay->ops->tend;
     relay->sink->tend_ctx = relay->store;
@@ -528,7 +528,7 @@ static semel_status end_ahead(struct round *round, struct semel_relay_scan *scan
     return SEMEL_OK;
 }
 
-/* Every event was confirmed: they are deleted while the next call is on its way. false: not all of them were. */
+/* Every event was confirmed: the relay deletes them during the next call. false: not all of them were. */
 static bool go_on(struct round *round, const struct events *confirmed)
 {
     struct semel_relay *relay = round->relay;
@@ -559,7 +559,8 @@ static struct aggregate *aggregate_of(struct round *round, struct semel_str type
     return a;
 }
 
-/* The one that has not worked for longer; one that is down only if all are: its events would try it too early. */
+/* The destination to forget: the one that has not worked for longest; one that is down only if all are, because its
+ * events would try it too early. */
 static bool is_rather_forgotten(const struct destination *a, const struct destination *b)
 {
     return a->down != b->down ? !a->down : a->down ? a->until_us < b->until_us : a->worked_us < b->worked_us;
@@ -573,7 +574,7 @@ static struct destination *known(struct semel_relay *relay, struct semel_str nam
     return NULL;
 }
 
-/* NULL: there are too many in this step to be told apart; such events go when others have gone. */
+/* NULL: this step has too many destinations already; events of the others go in a later one. */
 static struct destination *destination_of(struct semel_relay *relay, struct semel_str name)
 {
     struct destination *d = known(relay, name), *oldest = NULL;
@@ -597,7 +598,7 @@ static struct destination *destination_of(struct semel_relay *relay, struct seme
     return oldest;
 }
 
-/* Does a destination work? `ever`: it has worked, and nothing is known against it. */
+/* Does a destination work? `ever`: it has worked at some time, and is not down. */
 static bool some_work(const struct semel_relay *relay, int64_t steady_us, bool ever)
 {
     for (size_t i = 0; i < relay->n_destinations; i++) {
@@ -608,7 +609,7 @@ static bool some_work(const struct semel_relay *relay, int64_t steady_us, bool e
     return false;
 }
 
-/* Must what cannot go make room? A mapped table cannot be looked at behind what was read. */
+/* Must events that cannot go make room? In a mapped table the relay cannot look behind the events that it read. */
 static bool makes_room(const struct semel_relay *relay, int64_t number, int64_t steady_us)
 {
     const struct shard *shard = &relay->shards[semel__relay_index(number)];
@@ -680,7 +681,7 @@ static semel_status copy_text(struct round *round, const char *text, struct seme
     return semel__arena_copy(round->relay->arena, semel__str(text), ret) ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* Events of one aggregate that may wait in the outbox: so many that those behind them in its shard are still seen. */
+/* How many events of one aggregate may wait in the outbox, so that a scan still sees those behind them in the shard. */
 static size_t waiting_max(const struct semel_relay *relay, int64_t shard)
 {
     const bool all = relay->shards[semel__relay_index(shard)].exhausted || relay->limit / 2 > WAITING_MAX;
@@ -739,7 +740,7 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
     return SEMEL_OK;
 }
 
-/* Was everything read of its aggregate that stands in the outbox below the event? */
+/* Were all events of its aggregate read that stand in the outbox below this one? */
 static bool was_read_up_to(const struct shard *shard, const struct semel_relay_event *event)
 {
     const struct behind *behind = &shard->behind;
@@ -748,7 +749,7 @@ static bool was_read_up_to(const struct shard *shard, const struct semel_relay_e
             !semel__relay_behind_is_hot(behind, event->aggregatetype, event->aggregateid));
 }
 
-/* Of an aggregate the lowest number of both tables goes first: nothing below it may be in the outbox. */
+/* The event of an aggregate with the lowest number of both tables goes first: none below it may be in the outbox. */
 static bool may_go_from_aside(struct round *round, const struct semel_relay_event *event)
 {
     if (round->relay->mapped) /* the store has looked */
@@ -776,7 +777,7 @@ static semel_status plan_aside(struct round *round, struct semel_relay_event *ev
         return SEMEL_OK;
     }
     semel_status status = find_destination(round, event, &name, &d, &bad);
-    if (status == SEMEL_INVALID) { /* it is started, and refused without being sent */
+    if (status == SEMEL_INVALID) { /* the event is started, and refused without being sent */
         add_send(round, event, NULL, name, true);
         return copy_text(round, bad.text, &event->error, err);
     }
@@ -828,7 +829,7 @@ static semel_status plan_events(struct round *round, struct semel_error *err)
     for (size_t i = 0; i < round->n_sends; i++)
         if (!round->sends[i].aside)
             relay->shards[semel__relay_index(round->sends[i].event->shard)].stuck--;
-    /* Behind a run nothing of its aggregates goes: others of theirs stand before it, whether they were read or not. */
+    /* Behind a run no event of its aggregates goes: earlier ones stand before it, read or not. */
     for (size_t s = 0; s < SEMEL_RELAY_SHARDS && round->n_events > round->n_first; s++) {
         const struct behind *behind = &relay->shards[s].behind;
         for (size_t i = 0; behind->read && i < behind->n_hot; i++) {
@@ -864,9 +865,9 @@ static semel_status plan(struct round *round, struct semel_error *err)
     return status == SEMEL_OK ? plan_events(round, err) : status;
 }
 
-/* ---- looking behind what cannot go --------------------------------------------------------------- */
+/* ---- looking behind events that cannot go -------------------------------------------------------- */
 
-/* Events of destinations that are down, or have no turn yet, are all that was read: which shards have more? */
+/* All events that were read are for destinations that are down or have no turn yet: which shards have more? */
 static size_t list_peeks(const struct round *round, struct semel_relay_start starts[SEMEL_RELAY_SHARDS])
 {
     struct semel_relay *relay = round->relay;
@@ -894,9 +895,9 @@ static bool may_work(struct round *round, const struct semel_relay_event *event,
     return d == NULL || !d->down || (!d->used && round->steady_us >= d->until_us);
 }
 
-/* Nothing goes. Looks, from where it last stopped, whether an event for a destination that may work stands behind what
- * was read (an earlier one of its aggregate may still hold it back). Five minutes after it came to the end it begins
- * anew, for lower numbers that were committed later. *ret: there is one. */
+/* No event goes. Looks, from where it last stopped, whether an event for a destination that may work stands behind
+ * those that were read (an earlier one of its aggregate may still hold it back). Five minutes after it came to the end
+ * it begins anew, for lower numbers that were committed later. *ret: there is such an event. */
 static semel_status peek(struct round *round, bool *ret, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
@@ -945,7 +946,7 @@ static int cmp_events(const void *va, const void *vb)
     return a->shard != b->shard ? (a->shard > b->shard) - (a->shard < b->shard) : (a->seq > b->seq) - (a->seq < b->seq);
 }
 
-/* Locks their shards and those that are wanted besides (NULL: none), in order. */
+/* Locks the shards of the events, and those that are also wanted (NULL: none), in order. */
 static semel_status lock_shards(struct semel_relay *relay, const struct events *events, const bool *besides,
                                 bool *ret_owned, struct semel_error *err)
 {
@@ -973,12 +974,12 @@ static semel_status move_body(struct semel_relay *relay, int64_t now_us, void *c
         return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_ENVIRONMENT, "another relay has taken over a shard");
     if (status == SEMEL_OK)
         status = relay->ops->set_aside(relay->store, events->at, events->n, now_us, err);
-    for (size_t i = 0; i < events->n; i++) { /* only of those that are locked */
+    for (size_t i = 0; i < events->n; i++) { /* only events of locked shards */
         struct shard *shard = &relay->shards[semel__relay_index(events->at[i]->shard)];
         if (!shard->careful)
             continue;
         calm[n_calm++] = (struct semel_relay_shard){events->at[i]->shard, relay->token, 0};
-        shard->careful = false; /* what could have killed stands aside now */
+        shard->careful = false; /* the event that may have killed a relay stands aside now */
         shard->losses = 0;
     }
     if (status == SEMEL_OK && n_calm > 0)
@@ -995,7 +996,7 @@ static semel_status write_moves(struct round *round, struct semel_error *err)
     semel_status status = semel__relay_transact(round->relay, move_body, &events, err);
     if (status == SEMEL_OK)
         round->relay->counts.aside += events.n;
-    if (status == SEMEL_FENCED) { /* they are somebody else's now */
+    if (status == SEMEL_FENCED) { /* the shards are another relay's now */
         round->relay->next_beat_us = 0;
         status = SEMEL_OK;
     }
@@ -1008,7 +1009,7 @@ static semel_status later_body(struct semel_relay *relay, int64_t now_us, void *
     bool owned;
     (void)now_us;
     semel_status status = lock_shards(relay, events, NULL, &owned, err);
-    if (status == SEMEL_OK && owned) /* else another relay knows better */
+    if (status == SEMEL_OK && owned) /* else the events are another relay's */
         status = relay->ops->aside_postpone(relay->store, events->at, events->n, err);
     return status;
 }
@@ -1025,7 +1026,7 @@ static semel_status start_body(struct semel_relay *relay, int64_t now_us, void *
                               : status;
 }
 
-/* Commits the starts of what goes from aside; what was not ours to start does not go. */
+/* Commits the starts of events that go from aside; one that was not ours to start does not go. */
 static semel_status start_aside(struct round *round, struct semel_error *err)
 {
     struct semel_arena *arena = round->relay->arena;
@@ -1061,7 +1062,7 @@ static semel_status start_aside(struct round *round, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* The shards that make progress: they have no relay on their conscience any more. */
+/* Shards that make progress are not suspected any more of having killed a relay. */
 static size_t list_calm(const struct semel_relay *relay, const struct events *events, bool wanted[SEMEL_RELAY_SHARDS],
                         struct semel_relay_shard calm[SEMEL_RELAY_SHARDS])
 {
@@ -1083,7 +1084,7 @@ static semel_status confirm_body(struct semel_relay *relay, int64_t now_us, void
     bool wanted[SEMEL_RELAY_SHARDS] = {false}, owned = false;
     const size_t n_calm = list_calm(relay, &events[0], wanted, calm);
     semel_status status = SEMEL_OK;
-    if (n_calm > 0 || events[1].n > 0) /* all of them at once: who locks some and then others can block another relay */
+    if (n_calm > 0 || events[1].n > 0) /* all at once: a relay that locks some and then others can block another */
         status = lock_shards(relay, &events[1], wanted, &owned, err);
     if (status == SEMEL_OK && n_calm > 0 && owned)
         status = relay->ops->shards_write(relay->store, calm, n_calm, err);
@@ -1107,7 +1108,7 @@ static semel_status fail_body(struct semel_relay *relay, int64_t now_us, void *c
 
 /* ---- publishing, and what came of it ------------------------------------------------------------- */
 
-/* Something is worth telling the others who look at the relay's row, soon. */
+/* The relay's row has news for those who read it: write it soon. */
 static void turned(struct round *round)
 {
     struct semel_relay *relay = round->relay;
@@ -1116,8 +1117,8 @@ static void turned(struct round *round)
     relay->next_beat_us = relay->next_beat_us < soon_us ? relay->next_beat_us : soon_us;
 }
 
-/* Those that took nothing are tried again later: the longer they held up what goes to others, the later; and all that
- * are down in one call. One that was due and had no turn stays due: it may work again. */
+/* Destinations that took nothing are tried again later: the longer they held up events for others, the later; and all
+ * that are down in one call. A destination that was due and had no turn stays due: it may work again. */
 static void let_rest(struct semel_relay *relay, int64_t began_us, int64_t now_us, int64_t rest_us)
 {
     for (size_t i = 0; i < relay->n_destinations; i++) {
@@ -1212,7 +1213,7 @@ static void count_answers(struct round *round)
         struct destination *d = &relay->destinations[i];
         d->takes_others = d->ok > 0 || (!d->down && d->broke == 1 && d->broke_at == 0 && d->worked_us != 0);
         if (d->ok == 0 && (d->broke > 1 || (d->broke == 1 && d->broke_at != 0 && d->broke_at != broke_at[i])))
-            d->sent++; /* and nothing was taken: it is down */
+            d->sent++; /* and it took nothing: it is down */
         d->breaks = d->ok > 0 ? 0 : d->breaks + (d->broke > 0);
         d->broke_at = d->ok > 0 ? 0 : d->broke > 0 ? broke_at[i] : d->broke_at;
     }
@@ -1273,7 +1274,7 @@ static semel_status sort_out(struct round *round, struct outcome *out, struct se
             refuse(round, send->event, send->event->attempts + 1, send->destination == NULL ? send->event->error : why);
         } else if (send->put_off) {
             moves = put_off(round, send, item->status, why);
-        } else if ((moves = send->aside)) { /* it is not to blame: the start is taken back */
+        } else if ((moves = send->aside)) { /* the event is not to blame: its start is taken back */
             send->event->status = semel__str(semel__event_status_name(SEMEL_EVENT_WAITING));
             send->event->error = why;
             send->event->due_us = round->now_us + PAUSE_FIRST_US;
@@ -1315,13 +1316,13 @@ static semel_status hand_over(struct round *round, struct semel_error *err)
     size_t n = 0;
     int64_t left_us = relay->lease_until_us - semel__now(relay->steady);
     int64_t timeout_us = relay->options.timeout_us < left_us ? relay->options.timeout_us : left_us;
-    if (timeout_us < 1000) { /* the database took its time: nothing goes, and what was started is taken back */
+    if (timeout_us < 1000) { /* the database was slow: no event goes, and starts are taken back */
         for (size_t i = 0; i < round->n_sends; i++)
             items[i].status = SEMEL_RETRY;
         relay->next_beat_us = 0;
         return SEMEL_OK;
     }
-    /* What has no destination is refused here; it stands behind the others, so that the sink sees none of it. */
+    /* Events without a destination are refused here; they stand behind the others, so the sink sees none of them. */
     for (size_t i = 0; i < round->n_sends; i++) {
         if (round->sends[i].destination == NULL)
             continue;
@@ -1340,7 +1341,7 @@ static semel_status hand_over(struct round *round, struct semel_error *err)
     return status;
 }
 
-/* Nothing works: the relay leaves it alone for a while. */
+/* No destination works: the relay waits for a while. */
 static void pause_all(struct semel_relay *relay, int64_t steady_us)
 {
     relay->next_step_us = steady_us + semel__backoff_us(PAUSE_FIRST_US, PAUSE_MAX_US, ++relay->failures, relay->rng);
@@ -1352,7 +1353,7 @@ static semel_status publish(struct round *round, struct semel_error *err)
     struct outcome outcome = {0};
     struct semel_error down = {0};
     semel_status status = start_aside(round, err);
-    /* Events of destinations that are down, and nothing else: reading them again and again helps nobody. */
+    /* Only events of destinations that are down were read: the relay does not read them again and again. */
     bool others = false;
     const bool stuck = status == SEMEL_OK && round->n_sends + round->n_moves == 0 && round->n_events > 0;
     if (stuck)
@@ -1463,7 +1464,7 @@ static semel_status run_round(struct round *round, struct semel_error *err)
         status = semel__relay_delete_gone(relay, err);
     if (status == SEMEL_OK)
         status = publish(round, err);
-    /* Something goes, or makes room: what does not, may stand before others. */
+    /* Some events go or make room; those that do not may hide others behind them. */
     if (status == SEMEL_OK && !relay->mapped && !round->ahead && !round->again && !relay->ahead.ready &&
         relay->failures == 0 && round->n_sends + round->n_moves > 0)
         status = semel__relay_behind_search(relay, round->steady_us, err);
