@@ -71,71 +71,27 @@ const struct cli_store_kind *cli_store_kind_of(const char *url)
     return cli_store_kind(name);
 }
 
-/* In place of a secret. */
-static void hide(char *out, size_t *n)
+static void put(char out[URL_SHOWN], size_t *n, const char *p, size_t length)
 {
-    for (const char *star = "***"; *star != '\0' && *n + 1 < URL_SHOWN; star++)
-        out[(*n)++] = *star;
-}
-
-/* What libpq takes for a blank between name = 'value' ... */
-static bool blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-/* Does the name of a parameter begin here that is, or was meant to be, a secret? Then where its value begins, else
- * NULL. */
-static const char *secret_value(const char *url, const char *p)
-{
-    if (p != url && strchr("?&:'", p[-1]) == NULL && !blank(p[-1]))
-        return NULL;
-    size_t n = strcspn(p, "=?&:/@ \t\n\v\f\r");
-    const char *value = p + n;
-    while (blank(*value))
-        value++;
-    if (*value != '=' || (memchr(p, '%', n) == NULL && !semel__conf_secret_parameter((struct semel_str){p, n})))
-        return NULL;
-    value++;
-    while (blank(*value))
-        value++;
-    return value;
-}
-
-/* Where the value ends: in a URL before the next &, in libpq's other form behind its quote or before a blank. */
-static const char *value_end(const char *p, bool in_url)
-{
-    bool quoted = !in_url && *p == '\'';
-    p += quoted;
-    while (*p != '\0' && (in_url ? *p != '&' : quoted ? *p != '\'' : !blank(*p)))
-        p += !in_url && *p == '\\' && p[1] != '\0' ? 2 : 1;
-    return p + (quoted && *p != '\0');
+    for (size_t i = 0; i < length && *n + 1 < URL_SHOWN; i++)
+        out[(*n)++] = p[i];
+    out[*n] = '\0';
 }
 
 const char *cli_store_shown(const char *url)
 {
     static char out[URL_SHOWN];
-    struct semel_str secret = {0};
-    const char *value;
-    bool in_url = strstr(url, "//") != NULL;
-    size_t n = 0;
+    const struct semel_str text = semel__str(url);
+    struct semel_str secret;
+    size_t n = 0, from = 0;
     if (strncmp(url, "sqlite:", 7) == 0)
         return url; /* however long it is */
-    bool has = semel__url_secret(semel__str(url), &secret);
-    for (const char *p = url; *p != '\0' && n + 1 < sizeof(out);) {
-        if (has && p == secret.p) {
-            hide(out, &n);
-            p += secret.n;
-            has = false;
-        } else if ((value = secret_value(url, p)) != NULL) {
-            while (p < value && n + 1 < sizeof(out))
-                out[n++] = *p++;
-            hide(out, &n);
-            p = value_end(value, in_url);
-        } else
-            out[n++] = *p++;
+    while (semel__conf_secret(text, from, &secret)) {
+        put(out, &n, url + from, (size_t)(secret.p - url) - from);
+        put(out, &n, "***", 3);
+        from = (size_t)(secret.p - url) + secret.n;
     }
-    out[n] = '\0';
+    put(out, &n, url + from, text.n - from);
     return out;
 }
 

@@ -324,8 +324,9 @@ const char *semel__do_name(enum semel_do_kind kind);
 bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret);
 /* Why a copy of a message is known for one even after its record is gone, in a clause; NULL: it is not. */
 const char *semel__route_lasting(const struct semel_route *route);
-/* Is this parameter of a store's URL a secret, or a misspelt one? */
-bool semel__conf_secret_parameter(struct semel_str name);
+/* The next secret of a URL, or of a line with one, from `from` on: the password of its user, or the value of a
+ * parameter whose name is that of a secret, or was meant to be. In doubt it is too long rather than too short. */
+bool semel__conf_secret(struct semel_str text, size_t from, struct semel_str *ret);
 const char *semel__order_rests_name(enum semel_order_rests rests); /* none, source, versions */
 const char *semel__checklist_name(enum semel_checklist item);
 /* The label of a gateway, as check, the log, metrics and the API have it: ATOMIC or GUARDED, for ever. */

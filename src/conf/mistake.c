@@ -115,47 +115,69 @@ static bool is_secret(struct semel_str key)
     return semel__nearest(word, secret_keys, CONF_COUNT(secret_keys)) != NULL;
 }
 
-/* However it is written: `passwrd` was meant for a password. */
-bool semel__conf_secret_parameter(struct semel_str name)
+/* However it is written: `passwrd` was meant for a password. in_doubt: so may a name with %70 in it be. */
+static bool is_secret_parameter(struct semel_str name, bool in_doubt)
 {
     static const char *const parts[] = {"pass", "pwd", "secret", "scram"};
     for (size_t i = 0; i < CONF_COUNT(parts); i++)
         for (size_t k = 0; k < name.n; k++)
             if (semel__begins_with((struct semel_str){name.p + k, name.n - k}, parts[i]))
                 return !semel__str_eqz(name, "passfile");
-    return is_secret(name);
+    return is_secret(name) || (in_doubt && name.n > 0 && memchr(name.p, '%', name.n) != NULL);
 }
 
-/* Where the value that begins at `from` ends at the latest: a line may have it inside of a YAML string, whose escapes
- * come on top of libpq's. */
-static size_t password_end(struct semel_str url, size_t from)
+/* What libpq takes for a blank. */
+static bool blank(char c)
 {
-    size_t end = url.n;
-    if (from < url.n && url.p[from] == '\'') {
-        while (end > from + 1 && url.p[end - 1] != '\'')
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static bool in_parameter(char c)
+{
+    return in_key(c) || c == '%';
+}
+
+static bool begins_parameter(struct semel_str text, size_t at)
+{
+    while (at < text.n && in_parameter(text.p[at]))
+        at++;
+    return at < text.n && text.p[at] == '=';
+}
+
+/* Where the value that begins at `from` ends at the latest: in a URL before the next parameter; in libpq's other form
+ * behind its last quote (a YAML string may have escapes on top of libpq's), or before a blank. */
+static size_t password_end(struct semel_str text, size_t from, bool in_url)
+{
+    size_t end = text.n;
+    if (!in_url && from < text.n && text.p[from] == '\'') {
+        while (end > from + 1 && text.p[end - 1] != '\'')
             end--;
-        return end > from + 1 ? end : url.n;
+        return end > from + 1 ? end : text.n;
     }
-    for (end = from; end < url.n && url.p[end] != '"' && (url.p[end] != ' ' || url.p[end - 1] == '\\'); end++)
-        continue;
+    for (end = from; end < text.n; end++)
+        if (in_url ? text.p[end] == '&' && begins_parameter(text, end + 1)
+                   : blank(text.p[end]) && text.p[end - 1] != '\\')
+            break;
     return end;
 }
 
-/* Of ?password=SECRET&, and of libpq's other form: password = 'SECRET'. */
-static bool parameter_password(struct semel_str url, struct semel_str *ret)
+/* Behind `from`, of ?password=SECRET&, and of libpq's other form: password = 'SECRET'. */
+static bool parameter_password(struct semel_str text, size_t from, bool in_doubt, struct semel_str *ret)
 {
-    for (size_t i = 0; i < url.n; i++) {
+    bool in_url = false;
+    for (size_t i = 0; i < text.n; i++) {
         size_t first = i, at;
-        while (i < url.n && in_key(url.p[i]))
+        in_url = in_url || (i > 0 && text.p[i] == '/' && text.p[i - 1] == '/');
+        while (i < text.n && in_parameter(text.p[i]))
             i++;
-        struct semel_str name = {url.p + first, i - first};
-        for (at = i; at < url.n && url.p[at] == ' '; at++)
+        struct semel_str name = {text.p + first, i - first};
+        for (at = i; at < text.n && blank(text.p[at]); at++)
             continue;
-        if (at == url.n || url.p[at++] != '=' || !semel__conf_secret_parameter(name))
+        if (first < from || at == text.n || text.p[at++] != '=' || !is_secret_parameter(name, in_doubt))
             continue;
-        while (at < url.n && url.p[at] == ' ')
+        while (at < text.n && blank(text.p[at]))
             at++;
-        *ret = (struct semel_str){url.p + at, password_end(url, at) - at};
+        *ret = (struct semel_str){text.p + at, password_end(text, at, in_url) - at};
         return true;
     }
     return false;
@@ -164,7 +186,26 @@ static bool parameter_password(struct semel_str url, struct semel_str *ret)
 bool semel__conf_password(struct semel_str url)
 {
     struct semel_str ignored;
-    return surely_password(url) || parameter_password(url, &ignored);
+    return surely_password(url) || parameter_password(url, 0, false, &ignored);
+}
+
+bool semel__conf_secret(struct semel_str text, size_t from, struct semel_str *ret)
+{
+    struct semel_str a, b;
+    bool has = semel__url_secret((struct semel_str){text.p + from, text.n - from}, &a);
+    if (!parameter_password(text, from, true, &b)) {
+        *ret = a;
+        return has;
+    }
+    if (has && (a.p > b.p || (a.p == b.p && a.n > b.n))) {
+        struct semel_str first = b;
+        b = a;
+        a = first;
+    }
+    *ret = has ? a : b;
+    if (has && b.p < a.p + a.n && b.p + b.n > a.p + a.n) /* one goes on in the other */
+        ret->n = (size_t)(b.p + b.n - a.p);
+    return true;
 }
 
 /* Where the value that begins at `from` ends on this line: behind its quote, before what ends a flow or a comment. */
@@ -214,17 +255,6 @@ static void hide_values(struct semel_str text, size_t from, size_t end, struct h
     }
 }
 
-static void hide_passwords(struct semel_str text, size_t from, size_t end,
-                           bool (*find)(struct semel_str url, struct semel_str *ret), struct hidden *hidden)
-{
-    struct semel_str password = {0};
-    while (from < end && find((struct semel_str){text.p + from, end - from}, &password)) {
-        size_t at = (size_t)(password.p - text.p);
-        hide(hidden, at, at + password.n);
-        from = at + password.n;
-    }
-}
-
 /* Is it an item of a list, "- VALUE"? */
 static bool is_item(struct semel_str text, size_t from)
 {
@@ -237,8 +267,10 @@ static void find_hidden(struct semel_str text, size_t start, size_t end, struct 
 {
     bool open = false;
     size_t above = start;
-    hide_passwords(text, start, end, semel__url_secret, hidden);
-    hide_passwords(text, start, end, parameter_password, hidden);
+    const struct semel_str line = {text.p + start, end - start};
+    struct semel_str secret;
+    for (size_t from = 0; semel__conf_secret(line, from, &secret); from = (size_t)(secret.p - line.p) + secret.n)
+        hide(hidden, (size_t)(secret.p - text.p), (size_t)(secret.p - text.p) + secret.n);
     if (start > 0) { /* the line above may have opened a secret of several lines, or the items above a list of them */
         struct hidden ignored = {.n = 0};
         do
