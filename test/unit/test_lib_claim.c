@@ -113,8 +113,7 @@ static void late_worker_is_fenced_and_its_word_is_kept(void **state)
     assert_refused(d, semel_inbox_release(d->s, late, &d->err), SEMEL_FENCED, "token");
     assert_refused(d, finish(d, late, SEMEL_DONE), SEMEL_FENCED, "lease ran out");
     assert_string_equal(state_of(d, "a"), "processing");
-    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_attempt WHERE error_text LIKE '%late worker reported done'"),
-                     1);
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_attempt WHERE error_text LIKE '%worker reported done'"), 1);
     assert_fine(d, finish(d, next, SEMEL_DONE));
     assert_refused(d, finish(d, next, SEMEL_DONE), SEMEL_FENCED, "has its end");
 }
