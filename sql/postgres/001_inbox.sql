@@ -119,8 +119,9 @@ CREATE INDEX record_state ON semel.record ((coalesce(status, 'completed')::semel
              WHEN open_for IS NOT NULL THEN '{processing}'::text[] ELSE '{}'::text[] END);
 
 -- All further indexes are partial, so that a completed row pays for the key above and for one purge index, and for
--- nothing else: most ask first whether the row is open, which is answered quickly. A status is spelled as the view below
--- does, so that a question to the view finds its index: one that names open_for any of them, every other one inbox_open.
+-- nothing else: most ask first whether the row is open, which is answered quickly. They spell the status as the view
+-- below does, so that a query of the view finds its index: one that names open_for any of them, every other one
+-- inbox_open.
 
 -- The scheduler: rows that are due.
 CREATE INDEX inbox_due ON semel.record (open_for, due_at) WHERE due_at IS NOT NULL;

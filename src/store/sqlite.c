@@ -1037,8 +1037,8 @@ static semel_status wal(struct sqlite_store *d, struct semel_error *err)
     return status;
 }
 
-/* An insert of several rows keeps the pages that it changes, as they were, until it ends: with random ids that is a page
- * per row, which would be written to a temporary file. */
+/* An insert of several rows keeps the pages that it changes, as they were, until it ends: with random ids that is a
+ * page per row, which would be written to a temporary file. */
 static semel_status settings(struct sqlite_store *d, struct semel_error *err)
 {
     static const char *const pairs[][3] = {
