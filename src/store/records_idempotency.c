@@ -20,7 +20,7 @@ struct args {
     int64_t now_us, lease_until_us, limit, token;
     struct semel_str scope, key, after_key, statuses; /* what operators ask, from here on */
     int64_t before_us, cap;
-    bool with_answer;
+    bool with_answer, joined;
 };
 
 static const struct sql_field args_fields[] = {
@@ -36,6 +36,7 @@ static const struct sql_field args_fields[] = {
     SQL_FIELD(struct args, before_us, before),
     SQL_FIELD(struct args, cap, cap),
     SQL_FIELD(struct args, with_answer, with_payload),
+    SQL_FIELD(struct args, joined, joined),
 };
 
 #define ROW struct semel_idempotency
@@ -318,7 +319,7 @@ static semel_status key_write(struct semel_store *store, const struct semel_key_
                               struct semel_error *err)
 {
     struct sql *db = semel__db_of(store);
-    struct args args = {.lease_owner = batch->owner, .now_us = now_us};
+    struct args args = {.lease_owner = batch->owner, .now_us = now_us, .joined = store->joined};
     struct ends_of kinds[3];
     struct semel_key_claim *claims = batch->claims;
     struct put put = {.claims = claims, .n = batch->n_claims};

@@ -284,6 +284,22 @@ static void begun_keys_of_one_transaction_are_bounded(void **state)
     sql(d, "ROLLBACK");
 }
 
+/* What both are is lost together, so that it is the caller's to choose. */
+static void key_of_a_transaction_is_as_durable_as_its_effect(void **state)
+{
+    struct handle *d = *state;
+    if (handle_db == NULL)
+        skip(); /* SQLite has no such setting per transaction */
+    sql(d, "BEGIN");
+    sql(d, "SET LOCAL synchronous_commit = off");
+    struct semel_key_verdict v = key_begin(d, "f");
+    assert_int_equal(v.act, SEMEL_KEY_RUN);
+    effect(d, "a");
+    assert_fine(d, finish(d, v.token));
+    sql(d, "COMMIT");
+    assert_int_equal(key_claim(d, SEMEL_KEY_OUTSIDE).act, SEMEL_KEY_REPLAY);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +314,7 @@ int main(int argc, char **argv)
         ON_OWN(unknown_says_why),
         ON_OWN(bad_input_is_refused),
         ON_OWN(begun_keys_of_one_transaction_are_bounded),
+        ON_BOTH(key_of_a_transaction_is_as_durable_as_its_effect),
     };
 
     if (argc > 1 && strcmp(argv[1], "postgres") == 0) {

@@ -14,8 +14,9 @@ scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lea
 code, headers, body, completed_at, answer_until, key_until, origin, rule, traceparent
 
 -- fragment: durable
--- The COMMIT may be on its way behind the statement: it fails where that would not be durable.
-1 / (pg_catalog.current_setting('synchronous_commit') <> 'off')::integer = 1
+-- The COMMIT may be on its way behind the statement: it fails where that would not be durable. A caller's own COMMIT is
+-- as durable as the caller wants it: what the key stands for is in there, too.
+1 / (:joined OR pg_catalog.current_setting('synchronous_commit') <> 'off')::integer = 1
 
 -- name: idempotency_put
 -- rows: shaped scope key token fingerprint
