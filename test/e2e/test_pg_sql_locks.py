@@ -41,14 +41,15 @@ def test_message_is_judged_after_whoever_holds_its_key(two):
 
 # T2
 @pytest.mark.parametrize("stream_is_new", [True, False])
-def test_copy_of_a_message_in_hand_is_busy_at_once(two, stream_is_new):
+@pytest.mark.parametrize("more", [{}, {"type": "paid"}])
+def test_copy_of_a_message_in_hand_is_busy_at_once(two, stream_is_new, more):
     first, second = two
     if not stream_is_new:
         begin(first, "id-0")
         call(first, "inbox_done", consumer="billing", message_id="id-0")
         first.commit()
-    assert begin(first, "id-1")["act"] == "run"
-    told = begin(second, "id-1")
+    assert begin(first, "id-1", **more)["act"] == "run"
+    told = begin(second, "id-1", **more)
     assert (told["act"], told["why"]) == ("later", "busy")
 
 

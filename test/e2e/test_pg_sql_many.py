@@ -63,10 +63,11 @@ def test_batch_of_duplicates_writes_nothing(db):
 
 # P90: an answer without a lock is one for READ COMMITTED alone
 @pytest.mark.parametrize("level", LEVELS[1:])
-def test_duplicate_above_read_committed_locks_its_row(shop, level):  # noqa: F811
+@pytest.mark.parametrize("more", [{}, {"type": "paid"}])
+def test_duplicate_above_read_committed_locks_its_row(shop, level, more):  # noqa: F811
     db = shop.connect(level)  # noqa: F811
     handle(db, "id-1")
-    assert begin(db, "id-1")["why"] == "duplicate" and xid(db) is not None
+    assert begin(db, "id-1", **more)["why"] == "duplicate" and xid(db) is not None
     db.rollback()
     assert begin_many(db, one("id-1")) == [("ack", "duplicate")] and xid(db) is not None
     db.close()
@@ -82,9 +83,10 @@ def test_duplicate_is_locked_where_commits_wait_for_a_standby(shop):  # noqa: F8
     try:
         ask(db, "SELECT pg_reload_conf()")
         poll(lambda: ask(db, "SHOW synchronous_standby_names") == [("none_such",)])
-        ask(db, "BEGIN")
-        assert begin(db, "id-1")["why"] == "duplicate" and xid(db) is not None
-        ask(db, "ROLLBACK")
+        for more in [{}, {"type": "paid"}]:
+            ask(db, "BEGIN")
+            assert begin(db, "id-1", **more)["why"] == "duplicate" and xid(db) is not None
+            ask(db, "ROLLBACK")
     finally:
         ask(db, "ALTER SYSTEM RESET synchronous_standby_names")
         ask(db, "SELECT pg_reload_conf()")
