@@ -428,9 +428,9 @@ def test_role_cannot_call_what_is_internal(granted, who):
               "inbox_fail", "inbox_fail_many", "inbox_finish", "inbox_put", "inbox_release", "inbox_renew",
               "inbox_take", "key_begin", "key_claim", "key_fail", "key_finish", "key_outcome", "key_renew",
               "message_key", "outbox_put", "step_key", "tick"]
-    commands = ["_operate", "_operator_business", "_operator_consumer", "_operator_key", "_operator_key_lock",
-                "_operator_keys", "_operator_mark", "_operator_outbox", "_operator_rewind", "_operator_rows",
-                "_operator_select", "_operator_selection", "consumer", "message_key"]
+    commands = ["_operate", "_operator_business", "_operator_consumer", "_operator_correct", "_operator_key",
+                "_operator_key_lock", "_operator_keys", "_operator_mark", "_operator_outbox", "_operator_rewind",
+                "_operator_rows", "_operator_select", "_operator_selection", "consumer", "message_key"]
     assert [name for name, in allowed] == {"app": public, "operator": commands, "worker": []}[who]
     db.close()
 
