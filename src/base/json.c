@@ -38,7 +38,7 @@ static bool at(const struct cursor *c, char what)
 static inline size_t blanks(const char *p, const char *end)
 {
     const char *from = p;
-    if (p<end && * p> ' ') /* mostly there are none */
+    if (p == end || *p > ' ') /* mostly there are none */
         return 0;
     while (p < end && (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r'))
         p++;
