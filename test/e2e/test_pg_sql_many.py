@@ -63,10 +63,11 @@ def test_batch_of_duplicates_writes_nothing(db):
 
 # P90: an answer without a lock is one for READ COMMITTED alone
 @pytest.mark.parametrize("level", LEVELS[1:])
-@pytest.mark.parametrize("more", [{}, {"type": "paid"}])
+@pytest.mark.parametrize("more", [{}, {"payload": '{"amount": 1}'}])  # each has a look of its own
 def test_duplicate_above_read_committed_locks_its_row(shop, level, more):  # noqa: F811
     db = shop.connect(level)  # noqa: F811
-    handle(db, "id-1")
+    begin(db, "id-1", **more)
+    committed(db, "SELECT semel.inbox_done('billing', 'id-1')")
     assert begin(db, "id-1", **more)["why"] == "duplicate" and xid(db) is not None
     db.rollback()
     assert begin_many(db, one("id-1")) == [("ack", "duplicate")] and xid(db) is not None
