@@ -114,7 +114,8 @@ BEGIN
     END IF;
 END $$;
 
--- So many rows of semel.begun have come, or gone. The consumer is named where one is left at the COMMIT.
+-- So many rows of semel.begun come, or have gone: they are counted before, because the triggers ask at once where
+-- constraints are not deferred. The consumer is named where one is left at the COMMIT.
 CREATE FUNCTION semel._count_begun(n integer, consumer text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     word text := current_setting('semel.begun_more', true);
@@ -427,7 +428,6 @@ BEGIN
         INSERT INTO semel.begun (consumer, source, message_id, headers, payload)
         VALUES (p.consumer, m.source, m.message_id, CASE WHEN p.keep = 'unfinished' THEN m.headers END,
                 CASE WHEN p.keep = 'unfinished' THEN m.payload END);
-        PERFORM semel._count_begun(1, p.consumer);
     ELSIF k.order_key IS NOT NULL THEN
         PERFORM semel._key_changed(p, k, nothing, r, now);
     END IF;
@@ -476,6 +476,7 @@ BEGIN
         END IF;
         IF whole THEN
             PERFORM semel._watch();
+            PERFORM semel._count_begun(1, p.consumer);
         END IF;
         got := semel._admit(p, m, lease, whole, now);
         was := got.r;
@@ -485,6 +486,9 @@ BEGIN
             v := semel._verdict_new(p, k, m, CASE WHEN intent = 'own' THEN 'done' ELSE intent END, now);
         ELSIF was.arrival IS NOT NULL THEN
             v := semel._verdict_old(p, k, m, was, intent, now);
+        END IF;
+        IF whole AND (fresh AND v.act = 'run') IS NOT TRUE THEN
+            PERFORM semel._count_begun(-1, p.consumer);
         END IF;
     END IF;
     starts := v.act = 'run' AND mode <> 'put';

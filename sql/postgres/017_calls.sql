@@ -825,10 +825,10 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM semel._watch();                                 -- now: one row of semel.begun is watched for all of these
+    PERFORM semel._count_begun(cardinality(made), p.consumer);
     INSERT INTO semel.begun (consumer, source, message_id, payload, watched)
     SELECT p.consumer, o.source, o.message_id, CASE WHEN p.keep = 'unfinished' THEN o.bytes END, o.ordinal = made[1]
     FROM unnest(semel._only(ms, made)) AS o;
-    PERFORM semel._count_begun(cardinality(made), p.consumer);
     FOREACH one IN ARRAY made LOOP
         whys[one] := 'new';
     END LOOP;

@@ -116,6 +116,25 @@ def test_settings_that_are_lost_do_not_let_a_begin_commit_without_its_end(db, sq
     assert count(db) == 0
 
 
+# P59: where constraints are not deferred, a begin that would have to wait for its end is refused
+@pytest.mark.parametrize("more", [{}, {"payload": {"amount": 1}}, {"business_key": "b"}, {"order_key": "k"}])
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("seen", [False, True])
+def test_begin_behind_forced_constraints_does_not_commit_without_its_end(db, more, many, seen):
+    consumer(db, "billing", order="arrival")
+    if seen:
+        handle(db, "id-0")
+    ask(db, "SET CONSTRAINTS ALL IMMEDIATE")
+    with pytest.raises(psycopg2.IntegrityError):
+        if many:
+            begin_many(db, one("id-1", **more))
+        else:
+            begin(db, "id-1", **{name: json.dumps(v) if name == "payload" else v for name, v in more.items()})
+        db.commit()
+    db.rollback()
+    assert count(db) == seen
+
+
 # P59: only a begin has to be ended: who restores rows of a dump has begun nothing
 def test_rows_that_were_begun_are_restored_by_a_session_that_begins_nothing(db):
     handle(db, "id-1")
