@@ -3,13 +3,15 @@
  * completion.c: `semel completion`: scripts for bash, zsh and fish, generated from the tables of the commands.
  *
  * Each script finds out which command stands on the line so far, and offers that command's words and options; behind
- * --status the statuses, and behind --consumer the consumers of the store, which `semel completion consumers` prints.
- * All else stays as it was generated: a script is to be generated again after an upgrade.
+ * an option that takes a few known values these, and behind a comma the next one where it takes several; and behind
+ * --consumer the consumers of the store, which `semel completion consumers` prints. All else stays as it was generated:
+ * a script is to be generated again after an upgrade.
  *
  * Invariants: whatever a table says reaches the script between single quotes, escaped as that shell wants it.
  */
 #include "base/error.h"
 #include "cli/frame.h"
+#include "conf/conf.h"
 #include "core/relay.h"
 #include "ops/ops.h"
 
@@ -25,21 +27,53 @@ static void add_word(char out[WORDS_MAX], const char *word)
     snprintf(out + n, WORDS_MAX - n, "%s%s", n > 0 ? " " : "", word);
 }
 
+/* Those that no other table has. */
+static const struct {
+    const char *path, *option, *words;
+} few[] = {{"init", "do", "sql http exec pull"},
+           {"migrate", "store-kind", "sqlite postgres"},
+           {"inbox ls", "group-by", "error"},
+           {"keys ls", "status", "processing unknown completed"}};
+
 /* What may stand behind the option, with blanks between; false: that is not known. */
 static bool words_of(const char *path, const struct cli_option *option, char out[WORDS_MAX])
 {
     out[0] = '\0';
-    if (strcmp(option->name, "status") != 0 || option->value == NULL)
-        return false;
-    if (strncmp(path, "outbox", 6) == 0)
+    for (size_t i = 0; i < sizeof(few) / sizeof(few[0]); i++)
+        if (strcmp(path, few[i].path) == 0 && strcmp(option->name, few[i].option) == 0)
+            add_word(out, few[i].words);
+    if (out[0] != '\0' || option->value == NULL)
+        return out[0] != '\0';
+    if (strcmp(path, "init") == 0 && strcmp(option->name, "from") == 0) {
+        for (size_t i = 0; semel__broker_kinds[i] != NULL; i++)
+            add_word(out, semel__broker_kinds[i]->name);
+        add_word(out, "rabbitmq");
+    } else if (strcmp(option->name, "status") == 0 && strncmp(path, "outbox", 6) == 0) {
         for (enum semel_event_status s = SEMEL_EVENT_CREATED; s <= SEMEL_EVENT_PUBLISHED; s++)
             add_word(out, semel__event_status_name(s));
-    else if (strncmp(path, "keys", 4) == 0)
-        add_word(out, "processing unknown completed");
-    else
+    } else if (strcmp(option->name, "status") == 0) {
         for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++)
             add_word(out, semel__row_status_name(s));
-    return true;
+    }
+    return out[0] != '\0';
+}
+
+/* May several values stand behind the option, with commas between? */
+static bool takes_list(const struct cli_option *option)
+{
+    const size_t n = strlen(option->value);
+    return n > 3 && strcmp(option->value + n - 3, "...") == 0;
+}
+
+/* The i-th word that may follow the command, and what it means; NULL: there is none. */
+static const char *word_at(const struct cli_command *command, size_t i, const char **ret_text)
+{
+    static const char *const shells[] = {"bash", "zsh", "fish", NULL};
+    *ret_text = "the script for this shell";
+    if (command == &cli_completion || command->children == NULL || command->children[i] == NULL)
+        return command == &cli_completion ? shells[i] : NULL;
+    *ret_text = command->children[i]->summary;
+    return command->children[i]->name;
 }
 
 static bool is_consumer(const struct cli_option *option)
@@ -84,12 +118,13 @@ static void bash_path(void *ctx, const char *path, const struct cli_command *com
 static void bash_words(void *ctx, const char *path, const struct cli_command *command)
 {
     const struct cli_option *option;
+    const char *word, *text;
     (void)ctx;
     fputs("    '", stdout);
     put_sh(path);
     fputs("') words='", stdout);
-    for (size_t i = 0; command->children != NULL && command->children[i] != NULL; i++) {
-        put_sh(command->children[i]->name);
+    for (size_t i = 0; (word = word_at(command, i, &text)) != NULL; i++) {
+        put_sh(word);
         fputs(" ", stdout);
     }
     for (size_t i = 0; (option = cli_option_at(command, i)) != NULL; i++) {
@@ -103,7 +138,7 @@ static void bash_words(void *ctx, const char *path, const struct cli_command *co
 static char bash_names[] = "_semel_names \"$cur\" < <(" CONSUMERS ")";
 static char zsh_names[] = "compadd -- ${(f)\"$(" CONSUMERS ")\"}";
 
-/* 'inbox ls --status' | 'inbox ls -s') values='...' ;; */
+/* 'inbox ls --status' | 'inbox ls -s') values='...' list=, ;; */
 static void bash_values(void *ctx, const char *path, const struct cli_command *command)
 {
     const struct cli_option *option;
@@ -116,7 +151,7 @@ static void bash_values(void *ctx, const char *path, const struct cli_command *c
         if (option->letter != 0)
             printf(" | '%s -%c'", path, option->letter);
         if (known)
-            printf(") values='%s' ;;\n", words);
+            printf(") values='%s'%s ;;\n", words, takes_list(option) ? " list=," : "");
         else
             printf(") %s; return ;;\n", (const char *)ctx);
     }
@@ -136,7 +171,7 @@ static void bash(void)
           "_semel()\n"
           "{\n"
           "    COMPREPLY=()\n"
-          "    local cur=${COMP_WORDS[COMP_CWORD]} at='' next words='' values='' i\n"
+          "    local cur=${COMP_WORDS[COMP_CWORD]} at='' next words='' values='' list='' i\n"
           "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
           "        next=\"${at:+$at }${COMP_WORDS[i]}\"\n"
           "        case $next in\n"
@@ -151,7 +186,8 @@ static void bash(void)
     cli_walk(bash_values, bash_names);
     fputs("    esac\n"
           "    if [ -n \"$values\" ]; then\n"
-          "        COMPREPLY=($(compgen -W \"$values\" -- \"$cur\"))\n"
+          "        [[ -n $list && $cur == *,* ]] && list=${cur%,*}, || list=''\n"
+          "        COMPREPLY=($(compgen -P \"$list\" -W \"$values\" -- \"${cur#\"$list\"}\"))\n"
           "        return\n"
           "    fi\n"
           "    case $at in\n",
@@ -180,12 +216,13 @@ static void zsh_offer(const char *dashes, const char *name, const char *text)
 static void zsh_offers(void *ctx, const char *path, const struct cli_command *command)
 {
     const struct cli_option *option;
+    const char *word, *text;
     (void)ctx;
     fputs("    '", stdout);
     put_sh(path);
     fputs("') offers=(\n", stdout);
-    for (size_t i = 0; command->children != NULL && command->children[i] != NULL; i++)
-        zsh_offer("", command->children[i]->name, command->children[i]->summary);
+    for (size_t i = 0; (word = word_at(command, i, &text)) != NULL; i++)
+        zsh_offer("", word, text);
     for (size_t i = 0; (option = cli_option_at(command, i)) != NULL; i++)
         zsh_offer("--", option->name, option->help);
     fputs("        ) ;;\n", stdout);
@@ -198,7 +235,7 @@ static void zsh(void)
           "# zsh completion of semel; once: semel completion zsh > \"${fpath[1]}/_semel\"\n"
           "_semel()\n"
           "{\n"
-          "    local at='' next word values=''\n"
+          "    local at='' next word values='' list=''\n"
           "    local -a offers\n"
           "    for word in \"${(@)words[2,CURRENT-1]}\"; do\n"
           "        next=\"${at:+$at }$word\"\n"
@@ -214,6 +251,7 @@ static void zsh(void)
     cli_walk(bash_values, zsh_names);
     fputs("    esac\n"
           "    if [ -n \"$values\" ]; then\n"
+          "        [ -z \"$list\" ] || compset -P '*,'\n"
           "        compadd -- ${=values}\n"
           "        return\n"
           "    fi\n"
@@ -261,18 +299,19 @@ static void fish_line(const char *path, const char *flag, const char *name, cons
 static void fish_lines(void *ctx, const char *path, const struct cli_command *command)
 {
     const struct cli_option *option;
+    const char *word, *text;
     (void)ctx;
-    for (size_t i = 0; command->children != NULL && command->children[i] != NULL; i++)
-        fish_line(path, "-f -a", command->children[i]->name, "", command->children[i]->summary);
+    for (size_t i = 0; (word = word_at(command, i, &text)) != NULL; i++)
+        fish_line(path, "-f -a", word, "", text);
     for (size_t i = 0; (option = cli_option_at(command, i)) != NULL; i++) {
-        char more[WORDS_MAX + 64], words[WORDS_MAX];
-        const bool known = words_of(path, option, words);
-        snprintf(more, sizeof(more), "%s%s%.1s%s%s%s", option->value != NULL ? " -r" : "",
-                 option->letter != 0 ? " -s " : "", &option->letter, known || is_consumer(option) ? " -f -a '" : "",
-                 known                 ? words
-                 : is_consumer(option) ? "(" CONSUMERS ")"
-                                       : "",
-                 known || is_consumer(option) ? "'" : "");
+        char more[2 * WORDS_MAX], words[WORDS_MAX];
+        size_t n = (size_t)snprintf(more, sizeof(more), "%s%s%.1s", option->value != NULL ? " -r" : "",
+                                    option->letter != 0 ? " -s " : "", &option->letter);
+        if (is_consumer(option))
+            snprintf(more + n, sizeof(more) - n, " -f -a '(" CONSUMERS ")'");
+        else if (words_of(path, option, words))
+            snprintf(more + n, sizeof(more) - n, takes_list(option) ? " -f -a '(__semel_list %s)'" : " -f -a '%s'",
+                     words);
         fish_line(path, "-l", option->name, more, option->help);
     }
 }
@@ -292,6 +331,10 @@ static void fish(void)
           "        end\n"
           "    end\n"
           "    test \"$at\" = \"$argv[1]\"\n"
+          "end\n"
+          "function __semel_list\n"
+          "    set -l before (string replace -r '[^,]*$' '' -- (commandline -ct))\n"
+          "    printf '%s\\n' \"$before\"$argv\n"
           "end\n",
           stdout);
     fish_lines(NULL, "", &cli_root);
@@ -351,8 +394,8 @@ const struct cli_command cli_completion = {
     .operands_min = 1,
     .operands_max = 1,
     .no_json = true,
-    .help = "The scripts offer commands, options, statuses, and the consumers of the store that $SEMEL_STORE names:\n"
-            "semel completion consumers prints these, one per line.\n"
+    .help = "The scripts offer commands, options, the values of some of these such as statuses, and the consumers of\n"
+            "the store that $SEMEL_STORE names: semel completion consumers prints these, one per line.\n"
             "\n"
             "Examples\n"
             "  source <(semel completion bash)\n"

@@ -387,8 +387,9 @@ static const struct cli_command export_command = {
     .no_json = true,
     .help = "Each line is one that semel send --lines takes: id, source, type, order_key, version, time, headers and "
             "payload,\n"
-            "or payload_base64 where it is not text. Business keys are not in it. A message whose payload is\n"
-            "not kept is named on stderr and left out; the exit code is then 1.\n"
+            "or payload_base64 where it is not text, or is one whose escapes would make the line too long for send.\n"
+            "Business keys are not in it. A message whose payload is not kept is named on stderr and left out; the\n"
+            "exit code is then 1.\n"
             "\n"
             "Examples:\n"
             "  semel inbox export --consumer billing --dead > dead.jsonl\n"

@@ -279,7 +279,8 @@ def test_letters_beyond_ascii_keep_the_columns_straight(store):
 OFFER = {
     "bash": ["bash", "-c", """. "$1"; shift
         COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _semel; printf '%s\\n' "${COMPREPLY[@]}" """],
-    "zsh": ["zsh", "-f", "-c", """compdef() { }; compadd() { shift; print -rl -- $@ }; . "$1"; shift
+    "zsh": ["zsh", "-f", "-c", """compdef() { }; compadd() { shift; print -rl -- $IPREFIX$^@ }
+        compset() { IPREFIX=${(M)words[CURRENT]##${~2}} }; _describe() { print -rl -- ${${(P)2}%%:*} }; . "$1"; shift
         words=("$@"); CURRENT=$#; _semel"""],
     "fish": ["fish", "--no-config", "-c", """source "$argv[1]"
         complete -C(string join -- ' ' $argv[2..-1]) | string replace -r '\\t.*' ''"""],
@@ -315,6 +316,27 @@ def test_a_shell_offers_the_statuses_of_what_is_listed(shell):
     assert {"failed", "quarantined", "unknown"} < completed(["semel", "inbox", "retry", "-s", ""], shell)
     assert {"created", "dead"} < completed(["semel", "outbox", "ls", "--status", ""], shell)
     assert completed(["semel", "keys", "ls", "--status", ""], shell) == {"processing", "unknown", "completed"}
+
+
+@pytest.mark.parametrize("shell", OFFER)
+def test_a_shell_offers_another_status_behind_a_comma(shell):
+    assert "dead,failed" in completed(["semel", "inbox", "ls", "--status", "dead,f"], shell)
+    assert {"dead,failed,unknown", "dead,failed,waiting"} < completed(["semel", "inbox", "ls", "-s", "dead,failed,"],
+                                                                      shell)
+    assert "created,dead" in completed(["semel", "outbox", "retry", "--status", "created,"], shell)
+
+
+@pytest.mark.parametrize("shell", OFFER)
+def test_a_shell_offers_what_an_option_takes_and_the_shells(shell):
+    sources = {"kafka", "amqp", "rabbitmq", "sqs", "listen", "inbox"}
+    assert completed(["semel", "init", "--from", ""], shell) == sources
+    assert completed(["semel", "init", "--do", ""], shell) == {"sql", "http", "exec", "pull"}
+    assert completed(["semel", "migrate", "--store-kind", ""], shell) == {"sqlite", "postgres"}
+    assert {"bash", "zsh", "fish"} <= completed(["semel", "completion", ""], shell)
+    for source in sources:
+        assert run("init", "--from", source).code == 0
+    for handler in ("sql", "http", "exec", "pull"):
+        assert run("init", "--do", handler).code == 0
 
 
 @pytest.mark.parametrize("shell", OFFER)
