@@ -150,8 +150,8 @@ export class Inbox {
   put(tx: Database, message: Delivery, notBefore?: Date | string): Promise<Answer>;
   /** Runs stored messages when they are due, and the housekeeping, until the signal comes. */
   work(options?: Work): Promise<void>;
-  /** Runs stored messages that are due now; how many there were. */
-  workOnce(batch?: number): Promise<number>;
+  /** Runs stored messages that are due now, until the signal comes; how many there were. */
+  workOnce(batch?: number, signal?: AbortSignal): Promise<number>;
 }
 
 export interface EventOptions {

@@ -197,7 +197,7 @@ static const struct semel_setting_spec route[] = {
     {"id", SEMEL_SETTING_RULE, SEMEL_SETTING_HINT, SEMEL_SETTING_IN(semel_route, rules.id),
      .default_note = "the headers ce_id and id, the property message_id, the header webhook-id; with from.signature "
                      "the provider's",
-     .help = "where the id of a message is"},
+     .help = "where the id of a message is; one without an id is quarantined"},
     MEMBER("timed_ids", "timed_ids"),
     {"type", SEMEL_SETTING_RULE, 0, SEMEL_SETTING_IN(semel_route, rules.type),
      .default_note = "the header ce_type, the property type; with from.signature the provider's",

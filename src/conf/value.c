@@ -258,7 +258,7 @@ static bool secret_outside(struct conf_reader *r, const struct semel_setting_spe
     bool twin = (s->flags & SEMEL_SETTING_SECRET) != 0;
     semel__conf_wrong(r, semel__conf_place(r, node),
                       "%s %s, which must not stand in the file; write ${NAME} for a variable of the environment%s%s%s",
-                      r->path, whole ? "is a secret" : "has a password in it", twin ? ", or say " : "",
+                      r->path, whole ? "is a secret" : "has a password in it", twin ? ", or set " : "",
                       twin ? s->name : "", twin ? "_file" : "");
     return false;
 }

@@ -473,6 +473,19 @@ def test_id_or_key_of_a_wrong_type_is_an_error_of_the_program(desk, member):
     assert desk.deliver(("m1", {}))["act"] == "run"
 
 
+# The inbox keeps no value and an empty one apart by this header, whoever sends it
+def test_only_a_body_that_is_none_makes_a_record_without_a_value(desk):
+    sent = [{"id": "none", "body": None}, {"id": "text", "body": "", "headers": {"semel_tombstone": "true"}}]
+    if desk.app.driver != "pg":  # names of headers are text in JavaScript
+        sent.append({"id": "bytes", "body": "", "header_of_bytes": "semel_tombstone"})
+    desk.deliver(*sent)
+    for message in sent:
+        desk.ask("put", message={**message, "id": message["id"] + "2"})
+    marked = desk.sql("SELECT message_id FROM semel.inbox WHERE strpos(headers::text, 'tombstone') > 0 "
+                      f"AND consumer = '{desk.name}' ORDER BY message_id")
+    assert marked == [("none",), ("none2",)] and len(desk.rows()) == 2 * len(sent)
+
+
 # ---- the worker -----------------------------------------------------------------------------------------------------
 
 # I26: what failed is run again without a broker
