@@ -17,10 +17,10 @@ import time
 
 import pytest
 
-from conftest import Store, file_locked
+from conftest import Store, file_locked, run
 from daemon import Daemon, pause
-from listen import Other
-from pg import Database, migrated, wait_for
+from listen import TOKEN, Other
+from pg import Database, free_port, migrated, wait_for
 
 LONG = os.environ.get("SEMEL_LONG") == "1"
 
@@ -222,6 +222,32 @@ def expect_order(rows):
 
 
 # ---- the scenes ---------------------------------------------------------------------------------------
+
+
+def runs_as_init_wrote_it(tmp_path, books, kind, places, send):
+    """What `semel init` writes for this kind of source runs with every handler when its places are those of the test,
+    and no message with an id is put into quarantine. send(consumer, messages) sends them as producers do."""
+    short_on(books, "sqlite")
+    books.sql("DROP TABLE ledger")
+    books.sql("CREATE TABLE ledger (order_id text, cents integer)")
+    with Other(lambda call: (200, b"")) as other:
+        for handler in ("sql", "http", "exec", "pull"):
+            secrets = {"SEMEL_TOKEN": TOKEN, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+            daemon = Daemon(tmp_path, {}, secrets, name=handler)
+            text = run("init", "--from", kind, "--do", handler).out
+            for place, here in {"sqlite:semel.db": books.url, "127.0.0.1:9464": f"127.0.0.1:{daemon.port}",
+                                "example:": f"{handler}:", **places}.items():
+                assert place in text, text
+                text = text.replace(place, here)
+            daemon.file.write_text(text.replace("http://localhost:8000/payments", other.url)
+                                   .replace("127.0.0.1:8091", f"127.0.0.1:{free_port()}"))
+            with daemon:
+                daemon.ready()
+                send(handler, [(f"{handler}-{n}", {"order_id": f"o{n}", "cents": n}) for n in range(5)])
+                ends = {"completed"} if handler != "pull" else {"processing", "failed", "waiting"}  # nobody pulls
+                daemon.until(lambda: sum(books.states(handler).get(end, 0) for end in ends) >= 5, "five have come")
+            assert set(books.states(handler)) <= ends, daemon.log()[-3000:]
+    assert books.count() >= 5
 
 
 def duplicates(tmp_path, books, source):

@@ -104,6 +104,12 @@ def keyed(books, extension):  # noqa: F811
 
 
 # I26 I15 I6
+def test_what_init_writes_runs(tmp_path, books, source):  # noqa: F811
+    places = {"from: inbox": "from: inbox"}
+    scenes.runs_as_init_wrote_it(tmp_path, books, "inbox", places, lambda consumer, items: source.send(
+        items, consumer=consumer))
+
+
 def test_a_poison_message_is_dead_and_the_others_go_on(tmp_path, books, source):  # noqa: F811
     scenes.poison(tmp_path, books, source)
 

@@ -49,6 +49,13 @@ def test_a_failing_key_waits_and_keeps_its_order(tmp_path, books, topic):
     scenes.order_under_retries(tmp_path, books, topic)
 
 
+def test_what_init_writes_runs(tmp_path, books, topic):
+    def send(_, items):
+        topic.server.send(topic.name, [(-1, None, json.dumps(body), {"id": id}) for id, body in items])
+    places = {"localhost:9092": topic.server.address, "topic: payments": f"topic: {topic.name}"}
+    scenes.runs_as_init_wrote_it(tmp_path, books, "kafka", places, send)
+
+
 def test_what_the_topic_still_has_is_reported(tmp_path, books, topic):
     scenes.short_on(books, "sqlite")
     scenes.lag(tmp_path, books, topic)

@@ -37,6 +37,14 @@ def test_everything_twice_and_shuffled_equals_once(tmp_path, books, posts):
     assert {told[1:] for told in posts.told} == {(202, "accepted"), (200, "duplicate")}
 
 
+def test_what_init_writes_runs(tmp_path, books):
+    listen = Listen()
+    def send(consumer, items):
+        for id, body in items:
+            assert listen.post(body, f"/{consumer}", Ce_Id=id)[0] == 202
+    scenes.runs_as_init_wrote_it(tmp_path, books, "listen", {"127.0.0.1:8090": f"127.0.0.1:{listen.port}"}, send)
+
+
 def test_a_poison_message_is_dead_and_the_others_go_on(tmp_path, books, posts):
     # I6, I15, T5
     scenes.poison(tmp_path, books, posts)

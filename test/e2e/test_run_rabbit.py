@@ -88,6 +88,12 @@ def test_a_process_stopped_past_its_lease_is_refused(tmp_path, books, queue, ide
     scenes.stopped_past_its_lease(tmp_path, books, queue, idempotent)
 
 
+def test_what_init_writes_runs(tmp_path, books, queue):
+    places = {"amqp://localhost:5672/": f"amqp://127.0.0.1:{queue.server.port}",
+              "queue: payments": f"queue: {queue.name}"}
+    scenes.runs_as_init_wrote_it(tmp_path, books, "rabbitmq", places, lambda _, items: queue.send(items))
+
+
 def test_what_the_queue_still_has_is_reported(tmp_path, books, queue):
     scenes.short_on(books)
     scenes.lag(tmp_path, books, queue)

@@ -65,6 +65,15 @@ def test_a_slow_handler_keeps_its_messages_hidden(tmp_path, books, sqs):  # noqa
         assert daemon.metric("semel_messages_total", why="duplicate") == 0  # none came again meanwhile
 
 
+def test_what_init_writes_runs(tmp_path, books, sqs):  # noqa: F811
+    scenes.short_on(books, "sqlite")
+    queue = Queue(sqs)
+    soon = "secret_key: ${AWS_SECRET_ACCESS_KEY}"  # a poll that was cut off keeps what it got hidden
+    places = {"https://sqs.eu-central-1.amazonaws.com/123456789012/payments": sqs.url(queue.name),
+              soon: f"{soon}\n      wait: 1s\n      visibility: 3s"}
+    scenes.runs_as_init_wrote_it(tmp_path, books, "sqs", places, lambda _, items: queue.send(items))
+
+
 def test_what_the_queue_still_has_is_reported(tmp_path, books, sqs):  # noqa: F811
     scenes.short_on(books)
     scenes.lag(tmp_path, books, Queue(sqs))
