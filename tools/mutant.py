@@ -6,8 +6,9 @@ usage: mutant.py PROGRAM [ARG...]
        mutant.py --of MUTANTS NAME ROOT PROGRAM [ARG...]    one of test/mutant/mutants.txt: its guard must be there
        mutant.py --sql MUTANTS NAME ROOT PYTEST ARG...      the same in SQL: the migrations are in $SEMEL_MIGRATIONS
 
-Passes when the program exits with 1 to 98; pytest, when a test has failed. 0: nobody noticed the missing guard. A
-signal or 99 (a sanitizer) is a crash, 126 and 127 mean that it did not start: neither shows that a check works.
+Passes when the program exits with 1 to 98; pytest, when a test has failed. 0: nobody noticed the missing guard, unless
+all tests were skipped: then this is skipped, too (77). A signal or 99 (a sanitizer) is a crash, 126 and 127 mean that
+it did not start: neither shows that a check works.
 """
 import os
 import pathlib
@@ -35,8 +36,10 @@ def judge(code, failed):
 
 
 def plain(argv):
-    code = run(argv).returncode
-    return judge(code, 1 <= code <= 98)
+    done = run(argv)
+    if done.returncode == 0 and "[  SKIPPED ]" in done.stdout and "[  PASSED  ] 0 test(s)" in done.stdout:
+        return 77
+    return judge(done.returncode, 1 <= done.returncode <= 98)
 
 
 def need_guard(mutant, root):
