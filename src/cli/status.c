@@ -124,7 +124,7 @@ static semel_status read_view(struct semel_ops *ops, struct semel_str only, stru
 /* ---- for people ---------------------------------------------------------------------------------- */
 
 static const struct cli_column columns[] = {
-    {"consumer", CLI_TEXT, true},    {"guarantee", CLI_TEXT, false}, {"status", CLI_TEXT, false},
+    {"consumer", CLI_TEXT, true},    {"guarantee", CLI_TEXT, false}, {"status", CLI_STATUS, false},
     {"messages", CLI_NUMBER, false}, {"oldest", CLI_TEXT, false},    {"next", CLI_TEXT, false},
 };
 

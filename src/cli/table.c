@@ -198,15 +198,16 @@ static size_t width_of(const char *text)
     return sum;
 }
 
-/* As many bytes as fit into `places`. */
-static size_t fitting(const char *text, size_t places)
+/* As many bytes as fit into `places`, and the places that they take: a wide character may leave one over. */
+static size_t fitting(const char *text, size_t places, size_t *ret_width)
 {
-    size_t at = 0, sum = 0, width;
+    size_t at = 0, width;
+    *ret_width = 0;
     while (text[at] != '\0') {
         size_t n = next_char(text + at, &width);
-        sum += width;
-        if (sum > places)
+        if (*ret_width + width > places)
             break;
+        *ret_width += width;
         at += n;
     }
     return at;
@@ -266,8 +267,8 @@ static void put_cell(const struct cli_table *table, size_t column, const char *t
     size_t width = width_of(text), n = strlen(text);
     bool right = table->columns[column].type == CLI_NUMBER, cut = width > places;
     if (cut) {
-        n = fitting(text, places - 1);
-        width = places;
+        n = fitting(text, places - 1, &width);
+        width++; /* of the ellipsis */
     }
     if (!table->cli->color)
         color = "";

@@ -79,7 +79,7 @@ def run(*args, stdin="", env=None, timeout=120):
 
 def run_on_terminal(*args, columns=200, env=None, timeout=120):
     """Runs semel on a terminal of its own; returns the exit code and every byte that the terminal was sent."""
-    full = dict(os.environ, TERM="xterm-256color", **(env or {}))
+    full = {**os.environ, "TERM": "xterm-256color", **(env or {})}
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     child = subprocess.Popen([binary(), *map(str, args)], stdin=theirs, stdout=theirs, stderr=theirs, env=full)
