@@ -6,6 +6,8 @@
  * schema semel; what is printed is what would be run, together with the line that records it, so that both ways end
  * in the same schema.
  */
+#include <stdlib.h>
+
 #include "cli/cli.h"
 #include "store/migrations.h"
 #include "store/query.h"
@@ -27,16 +29,29 @@ static void print_one(const struct cli_store_kind *kind, const struct semel_migr
             m->number, m->name);
 }
 
-static int print(const struct cli_args *args)
+/* --store-kind, else the kind of the store that is given, else SQLite. NULL: cli_fail has reported why. */
+static const struct cli_store_kind *asked_kind(const struct cli_args *args)
 {
     const char *name = cli_value(args, "store-kind");
+    const char *url = getenv("SEMEL_STORE"); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+    int code = CLI_OK;
+    if (name == NULL && (cli_value(args, "store") != NULL || (url != NULL && url[0] != '\0'))) {
+        url = cli_store_url(args, &code);
+        return url != NULL ? cli_store_kind_of(url) : NULL;
+    }
     const struct cli_store_kind *kind = cli_store_kind(name != NULL ? name : "sqlite");
-    int64_t from = 0;
     if (kind == NULL && cli_store_left_out(name))
-        return cli_fail(CLI_USAGE, "--store-kind is '%s'; this semel was built without PostgreSQL", name);
-    if (kind == NULL)
-        return cli_fail(CLI_USAGE, "--store-kind is '%s'; it must be sqlite or postgres", name);
-    if (!cli_int(args, "from", 0, newest(kind), 0, &from))
+        cli_fail(CLI_USAGE, "--store-kind is '%s'; this semel was built without PostgreSQL", name);
+    else if (kind == NULL)
+        cli_fail(CLI_USAGE, "--store-kind is '%s'; it must be sqlite or postgres", name);
+    return kind;
+}
+
+static int print(const struct cli_args *args)
+{
+    const struct cli_store_kind *kind = asked_kind(args);
+    int64_t from = 0;
+    if (kind == NULL || !cli_int(args, "from", 0, newest(kind), 0, &from))
         return CLI_USAGE;
     for (int64_t i = from; i < newest(kind); i++)
         print_one(kind, &kind->migrations[i], i == from);
@@ -88,7 +103,7 @@ static const struct cli_option options[] = {
     CLI_STORE_OPTION,
     {"print", 0, NULL, "write the SQL of the migrations to stdout instead; no store is needed"},
     {"from", 0, "N", "with --print: only the migrations after version N (default: 0, all of them)"},
-    {"store-kind", 0, "KIND", "with --print: the database that the SQL is for: sqlite (default) or postgres"},
+    {"store-kind", 0, "KIND", "with --print: sqlite or postgres (default: as the store, else sqlite)"},
     {NULL, 0, NULL, NULL},
 };
 

@@ -57,6 +57,17 @@ def test_printed_migrations_make_the_same_schema_by_psql(pg, pg_server):
     assert other.semel("send", "-c", "billing", "--id", "m1", "x").code == 0
 
 
+def test_what_is_printed_is_for_the_store_that_is_given():
+    of_postgres, of_sqlite = (run("migrate", "--print", "--store-kind", kind).out for kind in ("postgres", "sqlite"))
+    url = "postgres://nobody@localhost/none"
+    assert run("migrate", "--print", "--store", url).out == of_postgres != of_sqlite
+    assert run("migrate", "--print", env={"SEMEL_STORE": url}).out == of_postgres
+    assert run("migrate", "--print", "--store", "sqlite:x", env={"SEMEL_STORE": url}).out == of_sqlite
+    assert run("migrate", "--print", "--store-kind", "sqlite", env={"SEMEL_STORE": url}).out == of_sqlite
+    assert run("migrate", "--print").out == of_sqlite
+    assert run("migrate", "--print", "--store", "oracle:x").code == 2
+
+
 def test_an_older_schema_is_named_and_brought_up_to_date(pg, empty_pg):
     everything = run("migrate", "--print", "--store-kind", "postgres").out
     later = run("migrate", "--print", "--store-kind", "postgres", "--from", 1).out
