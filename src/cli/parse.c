@@ -87,6 +87,18 @@ static const char *synonym(const struct cli_command *parent, const char *word)
     return NULL;
 }
 
+/* The first command that has this one below it, where that word was left out: `semel retry`. */
+static const struct cli_command *above(const struct cli_command *parent, const char *word, const char **ret_name)
+{
+    for (size_t i = 0; parent->children[i] != NULL; i++) {
+        const struct cli_command *child = parent->children[i];
+        *ret_name = child_of(child, word) != NULL ? word : synonym(child, word);
+        if (*ret_name != NULL)
+            return child;
+    }
+    return NULL;
+}
+
 /* "semel: there is no command 'statsu'; did you mean 'status'?" */
 static int no_command(const struct cli_command *parent, const char *path, const char *word)
 {
@@ -97,7 +109,12 @@ static int no_command(const struct cli_command *parent, const char *path, const 
         assert(n < CLI_OPTIONS_MAX);
         names[n] = parent->children[n]->name;
     }
-    const char *other = synonym(parent, word), *near = other != NULL ? other : semel__nearest(word, names, n);
+    const char *other = synonym(parent, word), *below = NULL;
+    const struct cli_command *noun = other == NULL ? above(parent, word, &below) : NULL;
+    if (noun != NULL)
+        return cli_fail(CLI_USAGE, "there is no command '%s%s%s'; did you mean '%s %s'?", path, blank, word, noun->name,
+                        below);
+    const char *near = other != NULL ? other : semel__nearest(word, names, n);
     if (near != NULL)
         return cli_fail(CLI_USAGE, "there is no command '%s%s%s'; did you mean '%s%s%s'?", path, blank, word, path,
                         blank, near);

@@ -112,6 +112,9 @@ def test_the_version_is_told_in_both_ways():
     (["inbox", "list"], "there is no command 'inbox list'; did you mean 'inbox ls'?"),
     (["inbox", "redrive"], "there is no command 'inbox redrive'; did you mean 'inbox retry'?"),
     (["outbox", "delete"], "there is no command 'outbox delete'; did you mean 'outbox discard'?"),
+    (["retry"], "semel: there is no command 'retry'; did you mean 'inbox retry'?"),
+    (["list"], "there is no command 'list'; did you mean 'inbox ls'?"),
+    (["reconcile"], "there is no command 'reconcile'; did you mean 'inbox reconcile'?"),
     (["frobnicate"], "semel: there is no command 'frobnicate'; semel --help lists them"),
     (["consumer", "frobnicate"], "there is no command 'consumer frobnicate'; semel consumer --help lists them"),
     (["help", "sned"], "did you mean 'send'?"),
@@ -263,6 +266,27 @@ def test_a_table_is_cut_to_the_width_of_a_terminal_only(store):
     assert seen.decode().split("\r\n") == lines
     assert name in store.semel("consumer", "ls").out
     assert name in store.semel("consumer", "ls", "--json").out
+
+
+def test_a_status_has_its_colour_on_a_terminal_only(store):
+    store.semel("send", "--consumer", "billing", "--id", "pay-1", "x")
+    store.sql("UPDATE semel_inbox SET status = 'dead', due_at = NULL")
+    for args in (["status"], ["inbox", "ls"]):
+        assert b"\x1b[31mdead\x1b[0m" in run_on_terminal(*args, "--store", store.url)[1]
+        for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+            assert b"\x1b" not in run_on_terminal(*args, "--store", store.url, env=plain)[1]
+        assert b"\x1b[31m" in run_on_terminal(*args, "--store", store.url, env={"NO_COLOR": ""})[1]
+        assert "\x1b" not in store.semel(*args).out
+
+
+def test_a_cut_between_wide_letters_keeps_the_columns_straight(store):
+    for name in ("orders-" + "\u8a9e" * 40, "x" * 87):
+        store.semel("consumer", "set", name, "{}")
+    for columns in (60, 61):  # one of them ends in the middle of a letter
+        _, seen = run_on_terminal("consumer", "ls", "--store", store.url, columns=columns, env={"NO_COLOR": "1"})
+        head, wide, narrow = seen.decode().split("\r\n")[:3]
+        places = [len(line[:line.index("ATOMIC")]) + line.count("\u8a9e") for line in (wide, narrow)]
+        assert places == [head.index("GUARANTEE")] * 2 and "\u2026" in wide and "\u2026" in narrow, seen
 
 
 def test_letters_beyond_ascii_keep_the_columns_straight(store):
