@@ -277,8 +277,14 @@ static void check_anonymous(const struct look *l)
 {
     const struct semel_conf_gateway *g = l->gateway;
     const struct semel_conf_caller *c = &g->caller;
-    if (semel__str_given(c->header) || semel__str_given(c->api_key) || c->certificate || !SOUND(l, "caller", "guard"))
+    if (semel__str_given(c->header) || semel__str_given(c->api_key) || c->certificate || !SOUND(l, "caller"))
         return;
+    const struct conf_node *list = semel__conf_find(l->node, "guard");
+    if (list == l->node ? !SOUND(l, "guard") : list->shape != CONF_LIST || list->first == NULL)
+        return;
+    for (const struct conf_node *rule = list != l->node ? list->first : NULL; rule != NULL; rule = rule->next)
+        if (rule->bad || !semel__conf_sound(rule, "key") || !semel__conf_sound(rule, "anonymous"))
+            return;
     size_t said = 0, guarded = 0;
     for (size_t i = 0; i < g->n_guard; i++) {
         guarded += g->guard[i].key != SEMEL_CONF_KEY_OFF;

@@ -75,10 +75,10 @@ struct conf_reader {
     const struct semel_conf_input *input;
     struct conf_owned *owned;
     struct semel_conf_mistakes *mistakes;
-    struct conf_node *tree, **routes; /* the nodes of the routes, as in conf->routes; NULL: it had a mistake */
+    struct conf_node *tree, **routes; /* the nodes of the routes; NULL: not to be compared with others */
     struct conf_node **partly;        /* the nodes of all routes that are mappings */
-    struct conf_node **outboxes;      /* the same of the outboxes; NULL: it had a mistake */
-    struct conf_node **gateways;      /* the nodes of all gateways; NULL: it is no mapping */
+    struct conf_node **outboxes;      /* the nodes of all outboxes; NULL: it is no mapping */
+    struct conf_node **gateways;      /* the same of the gateways */
     size_t nodes;
     char path[CONF_PATH_MAX];
     size_t route_path; /* how much of the path names the route */

@@ -735,24 +735,29 @@ static void find_keys(struct conf_reader *r, const struct semel_setting_group *g
 
 _Static_assert(offsetof(struct semel_do, kind) == 0, "the kind is first");
 
-static void not_chosen(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *node)
+/* A key that was meant for a kind is reported, and read as that kind: it is given out. NULL: there is none. */
+static struct conf_node *not_chosen(struct conf_reader *r, const struct semel_setting_spec *s,
+                                    const struct conf_node *node)
 {
     char names[128] = "", text[41];
-    const char *list[8], *near = NULL;
+    const char *list[8];
     size_t n = 0, length = 0;
     for (; semel__conf_choice(s, n) != NULL; n++) {
         list[n] = semel__conf_choice(s, n)->name;
         length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s", n > 0 ? ", " : "", list[n]);
     }
-    for (const struct conf_node *child = node->first; child != NULL && near == NULL; child = child->next) {
+    for (struct conf_node *child = node->first; child != NULL; child = child->next) {
         semel__str_show(text, sizeof(text), child->key);
-        near = strcmp(text, "rabbitmq") == 0 ? "amqp" : semel__nearest(text, list, n);
-        if (near != NULL)
-            semel__conf_wrong(r, child->key_place, "%s has no setting \"%s\"; did you mean %s?", r->path, text, near);
+        const char *near = strcmp(text, "rabbitmq") == 0 ? "amqp" : semel__nearest(text, list, n);
+        if (near == NULL)
+            continue;
+        semel__conf_wrong(r, child->key_place, "%s has no setting \"%s\"; did you mean %s?", r->path, text, near);
+        child->key = semel__str(near);
+        return child;
     }
-    if (near == NULL)
-        semel__conf_wrong(r, semel__conf_place(r, node), "%s does not say which kind it is; it must have one of %s",
-                          r->path, names);
+    semel__conf_wrong(r, semel__conf_place(r, node), "%s does not say which kind it is; it must have one of %s",
+                      r->path, names);
+    return NULL;
 }
 
 /* The choice that a key selects; choices' end: none. */
@@ -800,7 +805,7 @@ static void choose(struct conf_reader *r, const struct semel_setting_spec *s, st
     if (choose_by_name(r, s, node, at))
         return;
     if (node->shape != CONF_MAPPING || node->first == NULL) {
-        not_chosen(r, s, node);
+        (void)not_chosen(r, s, node);
         return;
     }
     for (const struct conf_node *child = node->first; child != NULL; child = child->next) {
@@ -816,8 +821,8 @@ static void choose(struct conf_reader *r, const struct semel_setting_spec *s, st
             chosen = i;
         }
     }
-    if (kind == NULL)
-        not_chosen(r, s, node);
+    if (kind == NULL && (kind = not_chosen(r, s, node)) != NULL)
+        chosen = choice_of(s, kind->key);
     if (kind == NULL || !ok)
         return;
     char *options = s->kind == SEMEL_SETTING_ONE_OF ? choose_handler(chosen, at)
@@ -860,7 +865,8 @@ static void read_route(struct conf_reader *r, const struct semel_setting_group *
         semel__conf_policy(r, route, node);
     }
     node->tainted = r->mistakes->n + r->mistakes->more != before;
-    if (node->tainted)
+    const bool pulls = route->handler.kind == SEMEL_DO_PULL; /* it has an address, too */
+    if (route->from.kind == NULL || !semel__conf_sound(node, "from") || (pulls && !semel__conf_sound(node, "do")))
         r->routes[route - r->owned->conf.routes] = NULL; /* what others could say of it would follow from that */
     leave(r, back);
 }
@@ -893,10 +899,9 @@ static void read_routes(struct conf_reader *r, const struct semel_setting_spec *
 struct named {
     void **items;
     size_t *n;
-    struct conf_node ***nodes; /* of them; NULL: it had a mistake */
+    struct conf_node ***nodes; /* of them; NULL: it is no mapping */
     size_t size, max;
     const char *kind, *lacks; /* "outboxes"; what one needs at least */
-    bool partly;              /* one that has mistakes keeps its node */
 };
 
 static void read_one(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
@@ -905,16 +910,14 @@ static void read_one(struct conf_reader *r, const struct semel_setting_group *gr
     char name[101], right[64], *item = (char *)*named->items + i * named->size;
     semel__str_show(name, sizeof(name), node->key);
     size_t back = enter(r, name);
-    size_t before = r->mistakes->n + r->mistakes->more;
     memcpy(item, &node->key, sizeof(node->key));
     snprintf(right, sizeof(right), "a mapping with at least %s", named->lacks);
-    if (node->shape != CONF_MAPPING)
-        semel__conf_must(r, node, right);
-    else
+    if (node->shape == CONF_MAPPING) {
         read_group(r, group, node, item);
-    node->tainted = r->mistakes->n + r->mistakes->more != before;
-    if (node->tainted && (!named->partly || node->shape != CONF_MAPPING))
+    } else {
+        semel__conf_must(r, node, right);
         (*named->nodes)[i] = NULL;
+    }
     leave(r, back);
 }
 
@@ -946,8 +949,7 @@ static void read_outboxes(struct conf_reader *r, const struct semel_setting_spec
     struct semel_conf *conf = &r->owned->conf;
     void *items = NULL;
     const struct named named = {
-        &items, &conf->n_outboxes, &r->outboxes, sizeof(*conf->outboxes), SEMEL_CONF_OUTBOXES_MAX, "outboxes", "`to`",
-        false};
+        &items, &conf->n_outboxes, &r->outboxes, sizeof(*conf->outboxes), SEMEL_CONF_OUTBOXES_MAX, "outboxes", "`to`"};
     read_named(r, s, node, &named);
     conf->outboxes = items;
 }
@@ -957,8 +959,8 @@ static void read_gateways(struct conf_reader *r, const struct semel_setting_spec
     struct semel_conf *conf = &r->owned->conf;
     void *items = NULL;
     const struct named named = {
-        &items,     &conf->n_gateways,         &r->gateways, sizeof(*conf->gateways), SEMEL_CONF_GATEWAYS_MAX,
-        "gateways", "`listen` and `upstream`", true};
+        &items,     &conf->n_gateways,        &r->gateways, sizeof(*conf->gateways), SEMEL_CONF_GATEWAYS_MAX,
+        "gateways", "`listen` and `upstream`"};
     read_named(r, s, node, &named);
     conf->gateways = items;
 }

@@ -316,9 +316,15 @@ static bool check_values(struct conf_reader *r, const struct semel_route *route,
     return ok;
 }
 
+/* A store that is missing, or has a mistake, is of no kind. */
+static bool store_is(const struct conf_reader *r, enum semel_conf_store kind)
+{
+    return semel__str_given(r->owned->conf.store) && r->owned->conf.store_kind == kind;
+}
+
 static void check_statement(struct conf_reader *r, const struct semel_route *route, const struct conf_node *node)
 {
-    bool lite = r->owned->conf.store_kind == SEMEL_CONF_STORE_SQLITE;
+    bool lite = store_is(r, SEMEL_CONF_STORE_SQLITE);
     const struct semel_conf_sql *sql = &route->handler.u.sql;
     const struct semel_sql_desc desc = {
         .statement = sql->statement,
@@ -329,6 +335,8 @@ static void check_statement(struct conf_reader *r, const struct semel_route *rou
     };
     struct semel_error err;
     const bool ok = check_values(r, route, node);
+    if (!lite && !store_is(r, SEMEL_CONF_STORE_POSTGRES))
+        return;
     if (semel__sql_check(&desc, lite ? SEMEL_SQL_SQLITE : SEMEL_SQL_POSTGRES, &err) != SEMEL_OK &&
         (ok || strncmp(err.text, "values, $", 9) != 0)) /* else it was reported */
         statement_wrong(r, node, err.text);
@@ -569,7 +577,7 @@ static void refuse_retention(const struct asked *a)
     semel__buf_done(&buf);
 }
 
-/* I18. A source that keeps for ever has no figure that would do. */
+/* I18. A source that keeps for ever has no figure that would do. Of a route with other mistakes, too. */
 static void check_horizon(const struct asked *a)
 {
     struct semel_route *route = a->route;
@@ -949,7 +957,7 @@ static void check_handler(const struct look *l)
     check_init(&check, l->r, l->route, l->node, "do");
     switch (handler->kind) {
     case SEMEL_DO_SQL:
-        if (handler->u.sql.set && l->r->owned->conf.store_kind == SEMEL_CONF_STORE_SQLITE)
+        if (handler->u.sql.set && store_is(l->r, SEMEL_CONF_STORE_SQLITE))
             WRONG(l, "do.set", "%s.do.set needs PostgreSQL, and the store is SQLite; leave it out", l->r->path);
         else
             check_statement(l->r, l->route, l->node);
@@ -1058,7 +1066,7 @@ static bool is_sound(const struct conf_node *route, const char *name)
 }
 
 /* Of a route with mistakes: what has none is checked, so that one pass shows all that is certain. What follows from
- * several settings is not: one of them may be the mistake. */
+ * several settings is checked where none of them has a mistake. */
 static void check_partly(const struct look *l)
 {
     const bool known = l->route->from.kind != NULL, from = known && is_sound(l->node, "from");
@@ -1078,6 +1086,9 @@ static void check_partly(const struct look *l)
         check_rules(l);
     if (is_sound(l->node, "breaker"))
         check_breaker(l);
+    l->route->rules.timed = l->route->policy.timed_ids == SEMEL_TIMED_ALL;
+    if (SOUND(l, "keep.completed", "keep.business", "horizon", "timed_ids", "time", "order", "version", "business_key"))
+        check_horizon(&(struct asked){l->r, l->route, l->node});
 }
 
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node)
@@ -1242,7 +1253,7 @@ static void check_store(const struct look *top)
 {
 #ifdef SEMEL_WITH_POSTGRES
     const struct semel_conf *conf = &top->r->owned->conf;
-    if (conf->store_kind != SEMEL_CONF_STORE_POSTGRES || conf->store_plain || !semel__pg_exposed(conf->store.p))
+    if (!store_is(top->r, SEMEL_CONF_STORE_POSTGRES) || conf->store_plain || !semel__pg_exposed(conf->store.p))
         return;
     WRONG(top, "store",
           "store is on another host, and its certificate would not be checked: a fake server could take the password; "
@@ -1256,8 +1267,7 @@ static void between_routes(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
     const struct look top = {r, NULL, r->tree};
-    if (semel__str_given(conf->store))
-        check_store(&top);
+    check_store(&top);
     if (conf->admin.on && semel__str_given(conf->admin.server.address.text)) {
         struct conf_check check;
         check_init(&check, r, NULL, r->tree, "admin");
@@ -1292,11 +1302,10 @@ static void keep_connection(struct conf_reader *r, struct semel_conf_outbox *out
 
 static void check_notify(const struct look *l)
 {
-    const struct semel_conf *conf = &l->r->owned->conf;
-    if (conf->store_kind != SEMEL_CONF_STORE_POSTGRES)
+    if (store_is(l->r, SEMEL_CONF_STORE_SQLITE))
         WRONG(l, "notify", "%s.notify is for PostgreSQL; the relay of an SQLite file sees at once that it has changed",
               l->r->path);
-    else if (strstr(conf->store.p, "semel_pooler=1") != NULL)
+    else if (store_is(l->r, SEMEL_CONF_STORE_POSTGRES) && strstr(l->r->owned->conf.store.p, "semel_pooler=1") != NULL)
         WRONG(l, "notify",
               "%s.notify hears nothing behind a transaction pooler; leave it out, or name the server itself in `store`",
               l->r->path);
@@ -1315,11 +1324,13 @@ static void check_table(const struct look *l, const struct semel_conf_outbox *ou
 {
     const struct semel_relay_table *t = &outbox->table;
     const char *path = l->r->path;
-    if (outbox->keep_us > 0)
+    if (outbox->keep_us > 0 && SOUND(l, "keep"))
         WRONG(l, "keep",
               "%s.keep is for the store's outbox; a row of a mapped table is deleted, or marked by table.mark", path);
     if (outbox->notify)
         WRONG(l, "notify", "%s.notify is for the store's outbox, whose trigger sends notifications", path);
+    if (!SOUND(l, "table"))
+        return;
     if (semel__str_given(t->unmarked) != semel__str_given(t->marked))
         WRONG(l, "table", "%s.table has one of unmarked and marked, and needs both or none", path);
     if (semel__str_given(t->marked) && !semel__str_given(t->mark))
@@ -1341,14 +1352,16 @@ static void check_outbox(struct conf_reader *r, struct semel_conf_outbox *outbox
     struct conf_check check;
     check_init(&check, r, NULL, node, "to");
     check.base.route = outbox->name;
-    outbox->to.kind->to_check(outbox->to.options, &check.base);
-    keep_connection(r, outbox, &check);
+    if (outbox->to.kind != NULL && SOUND(&l, "to")) {
+        outbox->to.kind->to_check(outbox->to.options, &check.base);
+        keep_connection(r, outbox, &check);
+    }
     if (outbox->notify)
         check_notify(&l);
-    if (outbox->lease_us < 2 * outbox->timeout_us)
+    if (outbox->lease_us < 2 * outbox->timeout_us && SOUND(&l, "lease", "timeout"))
         WRONG(&l, "lease", "%s.lease must be at least twice %s.timeout: a call must end before the lease does", r->path,
               r->path);
-    if (outbox->first_us > outbox->ceiling_us)
+    if (outbox->first_us > outbox->ceiling_us && SOUND(&l, "retry.first", "retry.ceiling"))
         WRONG(&l, "retry.first", "%s.retry.first is longer than %s.retry.ceiling", r->path, r->path);
     if (semel__str_given(outbox->table.name))
         check_table(&l, outbox);
@@ -1389,6 +1402,14 @@ static bool same_table(const struct semel_conf_outbox *a, const struct semel_con
     return semel__str_eq((struct semel_str){dot + 1, (size_t)(longer.p + longer.n - dot - 1)}, shorter);
 }
 
+/* Neither is judged by a table that has a mistake. */
+static bool is_second(const struct conf_reader *r, size_t first, size_t second)
+{
+    const struct conf_node *a = r->outboxes[first], *b = r->outboxes[second];
+    return a != NULL && semel__conf_sound(a, "table") && semel__conf_sound(b, "table") &&
+           same_table(&r->owned->conf.outboxes[first], &r->owned->conf.outboxes[second]);
+}
+
 static void check_outboxes(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
@@ -1399,7 +1420,7 @@ static void check_outboxes(struct conf_reader *r)
         semel__str_show(name, sizeof(name), conf->outboxes[i].name);
         snprintf(r->path, sizeof(r->path), "outboxes.%s", name);
         size_t k = 0;
-        while (k < i && !same_table(&conf->outboxes[k], &conf->outboxes[i]))
+        while (k < i && !is_second(r, k, i))
             k++;
         if (k == i)
             check_outbox(r, &conf->outboxes[i], r->outboxes[i]);

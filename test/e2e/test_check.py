@@ -174,6 +174,64 @@ def test_check_shows_every_mistake_in_one_pass(tmp_path):
         (20, "guard[1].on_unknown"), (20, "guard[1].wait")]), told
 
 
+ACROSS = """store: ${NO_SUCH_VARIABLE}
+routes:
+  first:
+    from: {rabbitmq: "amqp://localhost/", queue: payments, prefetch: many}
+    keep: {completed: 10d}
+    values: [id]
+    do: {sql: "INSERT INTO t VALUES ($1::bigint)", set: true}
+    workers: 5000
+  second:
+    from: {kafka: "k1:9092", topic: payments, group: books}
+    values: [id]
+    do: {sql: "INSERT INTO t VALUES ($1)"}
+    retry: {max: 0}
+  third:
+    from: {kafka: "k1:9092", topic: payments, group: books}
+    do: {exce: [/bin/true], timeout: soon}
+outboxes:
+  events:
+    to: {kafka: "k1", topic: x}
+    table: {name: orders_outbox, order: seq, id: id, mark: id}
+    keep: 1d
+    timeout: 30s
+    lease: 10s
+    retry: {max: none}
+    notify: true
+gateways:
+  payments:
+    listen: 127.0.0.1:8081
+    upstream: {url: "http://127.0.0.1:8000"}
+    guard:
+      - {match: POST pay}
+      - {match: POST /pay, wait: never}
+"""
+
+
+def test_what_settings_say_of_each_other_is_reported_beside_other_mistakes(tmp_path):
+    path = tmp_path / "semel.yaml"
+    path.write_text(ACROSS)
+    told = run("check", path, "--json").json
+    assert sorted((m["line"], m["path"]) for m in told["mistakes"][1:]) == sorted([
+        (4, "routes.first.from"), (4, "routes.first.from.prefetch"), (5, "routes.first.keep.completed"),
+        (8, "routes.first.workers"), (13, "routes.second.retry.max"), (15, "routes.third.from"),
+        (16, "routes.third.do"), (16, "routes.third.do.timeout"), (19, "outboxes.events.to.kafka"),
+        (20, "outboxes.events.table.mark"), (21, "outboxes.events.keep"), (23, "outboxes.events.lease"),
+        (24, "outboxes.events.retry.max"), (25, "outboxes.events.notify"), (27, "gateways.payments.caller"),
+        (31, "gateways.payments.guard[0].match"), (32, "gateways.payments.guard[1].wait")]), told
+
+
+@pytest.mark.parametrize("store", ["", "stroe: postgres://a@localhost/b\n", "store: ${NO_SUCH_VARIABLE}\n"])
+def test_a_statement_is_not_judged_by_a_store_that_is_not_known(store):
+    told = run("check", "-", "--json", stdin=store + """routes:
+  in: {from: inbox, values: [id], do: {sql: "INSERT INTO t VALUES ($1::bigint)", set: true}}
+outboxes:
+  main: {to: {kafka: "k:1", topic: x}, notify: true}
+""").json
+    assert [m["line"] for m in told["mistakes"]] == [1], told
+
+
 def test_check_says_nothing_that_only_follows_from_a_mistake(tmp_path):
     path = tmp_path / "semel.yaml"
     path.write_text("""store: sqlite:shop.db
