@@ -24,7 +24,8 @@
  *
  * On a route with `signature` the body is the payload, whatever its Content-Type, and the source is the route's: an
  * attacker who has a signed request must not be able to give it another meaning, or another identity, by headers that
- * are not signed. 401 if the signature is missing, wrong, or of another time.
+ * are not signed; so Connection, which nobody has signed, takes no header away. 401 if the signature is missing,
+ * wrong, or of another time.
  *
  * Invariants
  *  - A request that does not fit whole is refused whole, and one bad event of a batch refuses the batch: the sender
@@ -275,7 +276,8 @@ static int take_headers(struct reading *r, bool plain)
     if (r->common == NULL)
         return no_memory(r);
     for (size_t i = 0; i < req->n_headers; i++) {
-        if (stays_behind(req->headers[i].name) || hops(connection, req->headers[i].name) ||
+        if (stays_behind(req->headers[i].name) ||
+            (!r->request->is_signed && hops(connection, req->headers[i].name)) ||
             (semel__str_given(r->signature) && req->headers[i].value.p == r->signature.p))
             continue;
         int status = check_header(r, i);

@@ -145,6 +145,18 @@ def test_every_documented_route_takes_what_its_provider_signs(hooks, events):
     assert "757107ea" not in str(kept) and "sha256=" not in str(kept)  # a signature without a time is not stored
 
 
+def test_nobody_gives_a_signed_request_another_identity_by_connection(hooks, events):
+    body = b'{"id":"evt_1","type":"push"}'
+    for path, headers, header in (("/github", github(body), "X-GitHub-Delivery"), ("/shopify", shopify(body),
+                                  "X-Shopify-Webhook-Id"), ("/partner", standard(body), "webhook-id")):
+        for connection, status in (("close", 202), (header, 200), (f"close, {header.upper()}", 200)):
+            lines = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "Connection": connection}.items())
+            head = f"POST {path} HTTP/1.1\r\nHost: hooks.example.com\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
+            found, answer = hooks.raw(head.encode() + body)
+            assert found == status, (path, connection, answer)
+    assert events.sql("SELECT DISTINCT status FROM semel_inbox") == [("completed",)]
+
+
 def test_a_body_changed_by_one_byte_is_refused_and_counted(hooks, events):
     body = b'{"id":"evt_1","type":"t","cents":100}'
     changed = body.replace(b"100", b"900")
