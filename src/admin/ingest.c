@@ -889,10 +889,11 @@ semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel
             after = semel__route_listens(&fresh->routes[i]);
     if (after == NULL)
         return SEMEL_OK; /* the running route keeps what it has */
-    if (before->signature.on != after->signature.on ||
+    if (before->signature.on != after->signature.on || before->signature.scheme != after->signature.scheme ||
         semel__str_given(before->server.token) < semel__str_given(after->server.token))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "routes.%s: `signature` or `token` was added or removed; that needs a restart",
+                           "routes.%s: `signature` or `token` was added or removed, or the scheme changed; that needs a "
+                           "restart",
                            ingest->route->name.p);
     if (!signature_new(&after->signature, &made)) {
         signature_free(made);

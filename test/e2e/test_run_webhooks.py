@@ -255,13 +255,14 @@ def test_secrets_change_by_a_reload(hooks, tmp_path):
     for n, secret in enumerate(("the-newest-secret", "the-new-secret")):
         assert hooks.post("/files", body % (n + 3), stripe(body % (n + 3), secret))[0] == 202
     text = hooks.file.read_text()
-    hooks.file.write_text(text.replace("signature: {scheme: stripe, secret_file: [new, old]}", "token_file: new"))
     (tmp_path / "new").write_text("a-token-in-the-place-of-signatures")
-    hooks.signal(signal.SIGHUP)
     failed = "reload failed; old certificates, tokens and secrets stay in use"
-    told, = hooks.until(lambda: hooks.lines(failed), "it is told")
-    assert "files" in told["error"] and "restart" in told["error"]
-    assert hooks.post("/files", body % 9, token="a-token-in-the-place-of-signatures")[0] == 401
+    for n, other in enumerate(("token_file: new", "signature: {scheme: github, secret_file: [new, old]}")):
+        hooks.file.write_text(text.replace("signature: {scheme: stripe, secret_file: [new, old]}", other))
+        hooks.signal(signal.SIGHUP)
+        told = hooks.until(lambda: hooks.lines(failed)[n:], "it is told")[0]
+        assert "files" in told["error"] and "restart" in told["error"]
+        assert hooks.post("/files", body % 9, token="a-token-in-the-place-of-signatures")[0] == 401
 
 
 @pytest.mark.parametrize("settings, told", [
