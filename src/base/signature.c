@@ -30,7 +30,7 @@
 struct scheme {
     const char *whose, *header, *prefix, *timestamp, *id, *content;
     const char *id_rule, *type_rule;
-    bool base64, inner_time, signs_id;
+    bool base64, inner_time;
     char separator;
 };
 
@@ -43,7 +43,6 @@ static const struct scheme schemes[] = {
                                   .content = "{id}.{timestamp}.{body}",
                                   .id_rule = "header:webhook-id",
                                   .base64 = true,
-                                  .signs_id = true,
                                   .separator = ' '},
     [SEMEL_SIGNATURE_STRIPE] = {.whose = "Stripe",
                                 .header = "Stripe-Signature",
@@ -52,7 +51,6 @@ static const struct scheme schemes[] = {
                                 .id_rule = "json:/id",
                                 .type_rule = "json:/type",
                                 .inner_time = true,
-                                .signs_id = true,
                                 .separator = ','},
     [SEMEL_SIGNATURE_GITHUB] = {.whose = "GitHub",
                                 .header = "X-Hub-Signature-256",
@@ -244,6 +242,12 @@ const char *semel__signature_type_rule(const struct semel_signature_options *opt
     return options->on ? schemes[options->scheme].type_rule : NULL;
 }
 
+bool semel__signature_signs(const struct semel_signature_options *options, struct semel_str header)
+{
+    const char *id = schemes[options->scheme].id;
+    return id != NULL && semel__same_word(header, id);
+}
+
 void semel__signature_describe(const struct semel_signature_options *options, struct semel_buf *buf)
 {
     const struct scheme *scheme = &schemes[options->scheme];
@@ -263,8 +267,6 @@ void semel__signature_describe(const struct semel_signature_options *options, st
         semel__buf_addf(buf, ", at most %s old", tolerance);
     else
         semel__buf_addz(buf, ", of any age");
-    if (!scheme->signs_id && !generic)
-        semel__buf_addz(buf, "; the id is not signed: who has a signed request can send it again under another id");
 }
 
 /* ---- getting ready -------------------------------------------------------------------------------------- */

@@ -54,6 +54,8 @@ void semel__signature_settings(const struct semel_setting_check *check, const st
 /* Where the id and the type of a message are unless the route sets it, as rules; NULL: no place of its own. */
 const char *semel__signature_id_rule(const struct semel_signature_options *options);
 const char *semel__signature_type_rule(const struct semel_signature_options *options);
+/* Is this header signed? Nobody but the sender can change it then; the body is always signed. */
+bool semel__signature_signs(const struct semel_signature_options *options, struct semel_str header);
 /* What is checked, as a clause: "signatures of Stripe by 2 secrets, at most 5m old". */
 void semel__signature_describe(const struct semel_signature_options *options, struct semel_buf *buf);
 

@@ -658,6 +658,17 @@ static void order(const struct asked *a)
 
 /* ---- the other answers --------------------------------------------------------------------------- */
 
+/* May anybody who has a signed request of this route give it another id? */
+static bool id_is_unsigned(const struct semel_route *route)
+{
+    const struct semel_listen_options *listen = semel__route_listens(route);
+    const struct semel_rule *id = &route->rules.id;
+
+    if (listen == NULL || !listen->signature.on || id->kind == SEMEL_RULE_JSON || id->kind == SEMEL_RULE_DIGEST)
+        return false;
+    return id->kind != SEMEL_RULE_HEADER || !semel__signature_signs(&listen->signature, id->name);
+}
+
 static void answer_key(const struct asked *a)
 {
     struct semel_buf buf;
@@ -679,6 +690,8 @@ static void answer_key(const struct asked *a)
         semel__buf_addz(&buf, ", which is another one when a producer sends twice");
     if (a->route->rules.id.kind == SEMEL_RULE_DIGEST)
         semel__buf_addz(&buf, ", so two events with one payload are one");
+    if (id_is_unsigned(a->route))
+        semel__buf_addz(&buf, "; it is not signed: who has a signed request can send it again under another id");
     keep(a, &buf, &a->route->promise.answers[SEMEL_CHECKLIST_KEY]);
 }
 

@@ -307,8 +307,24 @@ def test_check_shows_what_is_checked(tmp_path, events):
         assert result.code == 0, result
         line, = [line for line in result.out.splitlines() if line.strip().startswith("connection")]
         assert "by 1 secret" in line and (", at most 5m old" in line) == (name in ("stripe", "standard", "slack"))
-        assert ("the id is not signed" in line) == (name in ("github", "shopify"))
         key, = [line for line in result.out.splitlines() if line.strip().startswith("key ")]
+        assert ("it is not signed" in key) == (name in ("github", "shopify"))
         rules = {"stripe": "json:/id", "github": "header:X-GitHub-Delivery", "shopify": "header:X-Shopify-Webhook-Id",
                  "standard": "header:webhook-id", "slack": "digest"}
         assert f"the id is {rules[name]}" in key
+
+
+@pytest.mark.parametrize("scheme, id, signed", [
+    ("standard", None, True), ("standard", "header:Webhook-Id", True), ("standard", "header:X-Id", False),
+    ("stripe", None, True), ("stripe", "header:X-Id", False), ("github", "digest", True), ("github", "json:/id", True),
+    ("hmac", None, False), ("hmac", "json:/id", True), ("hmac", "property:message_id", False)])
+def test_check_warns_of_an_id_that_is_not_signed(tmp_path, events, scheme, id, signed):
+    file = tmp_path / "semel.yaml"
+    more = ", header: X-Sign" if scheme == "hmac" else ""
+    file.write_text(f"store: {events.url}\nroutes:\n  r:\n    from:\n      listen: 127.0.0.1:8090\n"
+                    f"      signature: {{scheme: {scheme}, secret: '${{PARTNER_SECRET}}'{more}}}\n"
+                    + (f"    id: {id}\n" if id else "") + "    do: {sql: SELECT 1}\n")
+    result = run("check", file, env=SECRETS)
+    assert result.code == 0, result
+    key, = [line for line in result.out.splitlines() if line.strip().startswith("key ")]
+    assert ("it is not signed" in key) != signed, key
