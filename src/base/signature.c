@@ -29,7 +29,7 @@
 
 struct scheme {
     const char *whose, *header, *prefix, *timestamp, *id, *content;
-    const char *id_rule, *type_rule;
+    const char *id_rule, *type_rule, *count;
     bool base64, inner_time;
     char separator;
 };
@@ -50,6 +50,7 @@ static const struct scheme schemes[] = {
                                 .content = "{timestamp}.{body}",
                                 .id_rule = "json:/id",
                                 .type_rule = "json:/type",
+                                .count = "/pending_webhooks",
                                 .inner_time = true,
                                 .separator = ','},
     [SEMEL_SIGNATURE_GITHUB] = {.whose = "GitHub",
@@ -232,14 +233,13 @@ void semel__signature_settings(const struct semel_setting_check *check, const st
         check_own(check, options);
 }
 
-const char *semel__signature_id_rule(const struct semel_signature_options *options)
+void semel__signature_rules(const struct semel_signature_options *options, const char **ret_id, const char **ret_type,
+                            const char **ret_count)
 {
-    return options->on ? schemes[options->scheme].id_rule : NULL;
-}
-
-const char *semel__signature_type_rule(const struct semel_signature_options *options)
-{
-    return options->on ? schemes[options->scheme].type_rule : NULL;
+    const struct scheme *scheme = options->on ? &schemes[options->scheme] : NULL;
+    *ret_id = scheme != NULL ? scheme->id_rule : NULL;
+    *ret_type = scheme != NULL ? scheme->type_rule : NULL;
+    *ret_count = scheme != NULL ? scheme->count : NULL;
 }
 
 bool semel__signature_signs(const struct semel_signature_options *options, struct semel_str header)

@@ -51,9 +51,10 @@ struct semel_signature_options {
 extern const struct semel_setting_group semel__setting_signature; /* of a struct semel_signature_options */
 /* Settings that contradict each other, below "signature"; secrets that the scheme cannot have. */
 void semel__signature_settings(const struct semel_setting_check *check, const struct semel_signature_options *options);
-/* Where the id and the type of a message are unless the route sets it, as rules; NULL: no place of its own. */
-const char *semel__signature_id_rule(const struct semel_signature_options *options);
-const char *semel__signature_type_rule(const struct semel_signature_options *options);
+/* Where the id and the type of a message are unless the route sets it, as rules; what changes in the body when it is
+ * sent again, as a JSON pointer. NULL: no place of its own, nothing. */
+void semel__signature_rules(const struct semel_signature_options *options, const char **ret_id, const char **ret_type,
+                            const char **ret_count);
 /* Is this header signed? Nobody but the sender can change it then; the body is always signed. */
 bool semel__signature_signs(const struct semel_signature_options *options, struct semel_str header);
 /* What is checked, as a clause: "signatures of Stripe by 2 secrets, at most 5m old". */

@@ -84,8 +84,8 @@ struct semel_broker_kind {
     /* Fills in what follows from the route, and reports settings that contradict each other. */
     void (*check)(void *options, const struct semel_setting_check *check);
     /* The rules of id and type where the route sets none (core/extract.h); *ret NULL: those of every source. NULL: the
-     * same. */
-    void (*rules)(const void *options, const char **ret_id, const char **ret_type);
+     * same. *ret_count: a JSON pointer to what changes when a message is sent again; NULL: nothing does. */
+    void (*rules)(const void *options, const char **ret_id, const char **ret_type, const char **ret_count);
     /* Would both read from the same queue, so that each gets only a part? NULL: never. */
     bool (*same_queue)(const void *a, const void *b);
     const char *apart; /* what to do then */

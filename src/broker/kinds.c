@@ -943,12 +943,10 @@ static void listen_check(void *options, const struct semel_setting_check *check)
                              check->path);
 }
 
-static void listen_rules(const void *options, const char **ret_id, const char **ret_type)
+static void listen_rules(const void *options, const char **ret_id, const char **ret_type, const char **ret_count)
 {
     const struct semel_listen_options *listen = options;
-
-    *ret_id = semel__signature_id_rule(&listen->signature);
-    *ret_type = semel__signature_type_rule(&listen->signature);
+    semel__signature_rules(&listen->signature, ret_id, ret_type, ret_count);
 }
 
 static const char *listen_order(const void *options, bool *ret_ordered)

@@ -683,7 +683,7 @@ static void answer_key(const struct asked *a)
         put_said(&buf, a->node, "id");
     else { /* the source implies it */
         const char *id = NULL, *ignored = NULL;
-        a->route->from.kind->rules(a->route->from.options, &id, &ignored);
+        a->route->from.kind->rules(a->route->from.options, &id, &ignored, &ignored);
         semel__buf_addz(&buf, id);
     }
     if (a->route->rules.id.kind == SEMEL_RULE_POSITION)
@@ -1058,11 +1058,13 @@ static void check_breaker(const struct look *l)
 /* What the source implies, where the route sets nothing. */
 static void imply_rules(struct semel_route *route)
 {
-    const char *id = NULL, *type = NULL;
+    const char *id = NULL, *type = NULL, *count = NULL;
     struct semel_error ignored;
     if (route->from.kind->rules == NULL)
         return;
-    route->from.kind->rules(route->from.options, &id, &type);
+    route->from.kind->rules(route->from.options, &id, &type, &count);
+    if (count != NULL)
+        route->rules.count = semel__str(count);
     if (id != NULL && route->rules.id.kind == SEMEL_RULE_DEFAULT)
         semel__rule_parse(semel__str(id), &route->rules.id, &ignored);
     if (type != NULL && route->rules.type.kind == SEMEL_RULE_DEFAULT)

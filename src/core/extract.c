@@ -322,6 +322,18 @@ static semel_status take_headers(struct extraction *x, struct semel_error *err)
     return status;
 }
 
+static semel_status take_fingerprint(struct extraction *x, struct semel_error *err)
+{
+    const bool cut = semel__str_given(x->rules->count);
+    semel_status status = cut ? parse_once(x, err) : SEMEL_OK;
+
+    if (cut && x->json != NULL)
+        semel__json_ignore(x->json, x->rules->count);
+    if (status == SEMEL_OK)
+        status = semel__fp_compute_json(x->msg->payload, x->json, x->parsed, cut, &x->msg->fp, err);
+    return status;
+}
+
 semel_status semel__extract(const struct semel_rules *rules, const struct semel_delivery *delivery, size_t payload_max,
                             struct semel_arena *arena, struct semel__msg *ret_msg, struct semel_error *err)
 {
@@ -336,8 +348,8 @@ semel_status semel__extract(const struct semel_rules *rules, const struct semel_
     semel_status status = take_headers(&x, err);
     if (status == SEMEL_OK)
         status = take_fields(&x, err);
-    if (status == SEMEL_OK && !rules->no_fingerprint && delivery->payload.n <= payload_max)
-        status = semel__fp_compute_json(ret_msg->payload, x.parsed ? x.json : NULL, x.parsed, &ret_msg->fp, err);
+    if (status == SEMEL_OK && delivery->payload.n <= payload_max)
+        status = take_fingerprint(&x, err);
     semel__json_free(x.json);
     return status;
 }

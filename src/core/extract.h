@@ -39,8 +39,8 @@ struct semel_rules {
     struct semel_rule id, type, order, lock, version, time;
     struct semel_rule business[SEMEL_BUSINESS_MAX];
     size_t n_business;
-    bool no_fingerprint;
-    bool timed; /* a message must have a time; one without it is kept and does not run */
+    struct semel_str count; /* a JSON pointer to what the fingerprint leaves out; not given: nothing */
+    bool timed;             /* a message must have a time; one without it is kept and does not run */
 };
 
 #define SEMEL_HEADER_COUNT_MAX 256

@@ -99,12 +99,12 @@ static semel_status tree_digest(struct semel_str payload, const struct semel_jso
     return status;
 }
 
-semel_status semel__fp_compute_json(struct semel_str payload, const struct semel_json *json, bool parsed,
+semel_status semel__fp_compute_json(struct semel_str payload, const struct semel_json *json, bool parsed, bool cut,
                                     struct semel_fp *ret, struct semel_error *err)
 {
     struct semel_fp fp = {.n = SEMEL_FP_DIGEST};
     const bool maybe = looks_like_json(payload) && (json != NULL || !parsed);
-    semel_status status = maybe ? short_digest(payload, &fp, err) : SEMEL_OK;
+    semel_status status = maybe && !cut ? short_digest(payload, &fp, err) : SEMEL_OK;
     if (status == SEMEL_OK && maybe && fp.kind == SEMEL_FP_NONE)
         status = tree_digest(payload, json, &fp, err);
     if (status == SEMEL_OK && fp.kind == SEMEL_FP_NONE) {
@@ -119,7 +119,7 @@ semel_status semel__fp_compute_json(struct semel_str payload, const struct semel
 
 semel_status semel__fp_compute(struct semel_str payload, struct semel_fp *ret, struct semel_error *err)
 {
-    return semel__fp_compute_json(payload, NULL, false, ret, err);
+    return semel__fp_compute_json(payload, NULL, false, false, ret, err);
 }
 
 bool semel__fp_differs(const struct semel_fp *a, const struct semel_fp *b)

@@ -31,9 +31,10 @@ struct semel_fp {
 
 /* 16 bytes of the SHA-256 of the payload: of its canonical form when it is JSON that has one, else of the bytes. */
 semel_status semel__fp_compute(struct semel_str payload, struct semel_fp *ret, struct semel_error *err);
-/* The same for a payload that has been parsed already; json is NULL when it turned out not to be JSON. */
+/* The same for a payload that has been parsed already; json is NULL when it turned out not to be JSON.
+ * `cut`: something was taken out of it that does not count. */
 struct semel_json;
-semel_status semel__fp_compute_json(struct semel_str payload, const struct semel_json *json, bool parsed,
+semel_status semel__fp_compute_json(struct semel_str payload, const struct semel_json *json, bool parsed, bool cut,
                                     struct semel_fp *ret, struct semel_error *err);
 bool semel__fp_differs(const struct semel_fp *a, const struct semel_fp *b); /* comparable and not equal */
 /* The stored form: the kind and the bytes. decode: false when it is not one of ours. */

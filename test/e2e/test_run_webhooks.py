@@ -157,6 +157,14 @@ def test_nobody_gives_a_signed_request_another_identity_by_connection(hooks, eve
     assert events.sql("SELECT DISTINCT status FROM semel_inbox") == [("completed",)]
 
 
+def test_an_event_of_stripe_comes_again_with_another_count_of_pending_webhooks(hooks, events):
+    body = b'{"id":"evt_1","type":"t","cents":1,"pending_webhooks":%d}'
+    for pending, status in ((2, 202), (1, 200), (0, 200)):
+        assert hooks.post("/stripe", body % pending, stripe(body % pending))[0] == status
+    other = (body % 2).replace(b'"cents":1', b'"cents":2')  # I11
+    assert hooks.post("/stripe", other, stripe(other))[0] == 409
+
+
 def test_a_body_changed_by_one_byte_is_refused_and_counted(hooks, events):
     body = b'{"id":"evt_1","type":"t","cents":100}'
     changed = body.replace(b"100", b"900")

@@ -92,8 +92,8 @@ static void read_line(struct input *in, char letter, struct semel_str text)
         d->position = text;
     else if (letter == 'd')
         d->delivery = text.n > 0 ? text.p[0] & 7 : 0;
-    else if (letter == 'n')
-        in->rules.no_fingerprint = true;
+    else if (letter == 'n' && semel__json_pointer_valid(text))
+        in->rules.count = text;
     else if (letter == 'L')
         in->payload_max = 16;
     else

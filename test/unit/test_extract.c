@@ -482,7 +482,7 @@ static void a_time_without_a_zone_or_form_is_a_defect(void **state)
 
 /* ---- fingerprints ------------------------------------------------------------------------------------- */
 
-static void the_fingerprint_is_taken_unless_the_route_wants_none(void **state)
+static void the_fingerprint_is_that_of_the_payload_parsed_or_not(void **state)
 {
     struct fixture *f = *state;
 
@@ -497,9 +497,27 @@ static void the_fingerprint_is_taken_unless_the_route_wants_none(void **state)
     f->delivery.payload = SEMEL_STR("[1,");
     extract(f);
     assert_int_equal(f->msg.fp.kind, SEMEL_FP_RAW);
-    f->rules.no_fingerprint = true;
+}
+
+static void the_fingerprint_leaves_out_what_a_sender_counts(void **state)
+{
+    struct fixture *f = *state;
+
+    with_id(f);
+    f->rules.count = SEMEL_STR("/pending");
+    f->delivery.payload = SEMEL_STR("{\"a\": 1, \"pending\": 2}");
     extract(f);
-    assert_int_equal(f->msg.fp.kind, SEMEL_FP_NONE);
+    assert_int_equal(f->msg.fp.kind, SEMEL_FP_JSON);
+    struct semel_fp two = f->msg.fp;
+    f->delivery.payload = SEMEL_STR("{\"pending\": 1, \"a\": 1}");
+    extract(f);
+    assert_memory_equal(&f->msg.fp, &two, sizeof two);
+    f->delivery.payload = SEMEL_STR("{\"a\": 2, \"pending\": 2}");
+    extract(f);
+    assert_true(semel__fp_differs(&f->msg.fp, &two));
+    f->delivery.payload = SEMEL_STR("[1,"); /* and where there is none, all of it counts */
+    extract(f);
+    assert_int_equal(f->msg.fp.kind, SEMEL_FP_RAW);
 }
 
 static void a_payload_beyond_the_limit_is_neither_parsed_nor_fingerprinted(void **state)
@@ -706,7 +724,8 @@ int main(void)
         TEST(what_the_envelope_says_of_the_time_is_kept_apart),
         TEST(a_rule_for_the_time_outranks_the_id),
         TEST(a_time_without_a_zone_or_form_is_a_defect),
-        TEST(the_fingerprint_is_taken_unless_the_route_wants_none),
+        TEST(the_fingerprint_is_that_of_the_payload_parsed_or_not),
+        TEST(the_fingerprint_leaves_out_what_a_sender_counts),
         TEST(a_payload_beyond_the_limit_is_neither_parsed_nor_fingerprinted),
         TEST(a_record_without_a_value_is_a_tombstone_and_nobody_else_can_say_so),
         TEST(too_many_headers_are_a_defect),
