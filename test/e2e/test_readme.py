@@ -88,8 +88,10 @@ def test_the_tour_prints_what_the_readme_shows(tmp_path):
         pytest.importorskip(module, reason=f"Python has no {module} here: make tour")
     if programs() is None:
         pytest.skip("there is no PostgreSQL server here: make tour")
-    tour = list(steps((SOURCE / "README.md").read_text(encoding="utf-8")))
+    text = (SOURCE / "README.md").read_text(encoding="utf-8")
+    tour = list(steps(text))
     assert len(tour) >= 10
+    picture = re.search(r"`semel inbox show` .*?```\n(.*?)```", text, re.DOTALL)[1].splitlines()
     shop = tmp_path / "shop"
     shop.mkdir()
     for file in (SOURCE / "examples/shop").iterdir():
@@ -102,6 +104,9 @@ def test_the_tour_prints_what_the_readme_shows(tmp_path):
         assert shell(f'eval "$({SOURCE}/tools/postgres $$)"').strip() == ""
         for command, shown in tour:
             assert form(shell(ports(command))) == form(shown), command
+            if command.startswith("semel inbox show"):
+                full = shell('semel inbox show "$id"').splitlines()
+                assert [line[:14] for line in full[:len(picture)]] == [line[:14] for line in picture]
     finally:
         shell.close()
 
