@@ -384,7 +384,7 @@ static int print(struct cli *cli, const struct sql_bench *b)
         }
     int code = cli_table_print(table);
     cli_say(cli, "a commit takes %.0f us here (median)", b->commit_us);
-    cli_say(cli, "%lld messages a case and round, batches of %lld, median of %lld rounds",
+    cli_say(cli, "%lld messages per case and round, batches of %lld, median of %lld rounds",
             (long long)b->options->messages, (long long)b->options->batch, (long long)b->options->rounds);
     return code;
 }
@@ -463,9 +463,9 @@ static int run_sql(struct cli *cli, const struct cli_args *args)
 
 static const struct cli_option sql_options[] = {
     {"store", 0, "URL", "a PostgreSQL database to fill, with an empty inbox"},
-    {"messages", 0, "N", "messages a case and round (default: 2000)"},
+    {"messages", 0, "N", "messages per case and round (default: 2000)"},
     {"rounds", 0, "N", "rounds, of which the median counts (default: 5)"},
-    {"batch", 0, "N", "messages a call of begin-many (default: 100)"},
+    {"batch", 0, "N", "messages per call of begin-many (default: 100)"},
     {"out", 0, "FILE", "writes the result as JSON, too"},
     {NULL, 0, NULL, NULL},
 };

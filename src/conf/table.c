@@ -266,7 +266,7 @@ static const struct semel_setting_group admin_group = SEMEL_SETTING_GROUP_OF(NUL
 
 static const struct semel_setting_spec logging[] = {
     {"format", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_conf_log, format), .words = format_words,
-     .default_text = "human", .help = "lines for people, or a JSON object a line"},
+     .default_text = "human", .help = "lines for people, or one JSON object per line"},
     {"level", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_conf_log, level), .words = level_words,
      .default_text = "info", .help = "the least important lines that are written"},
 };
@@ -510,7 +510,7 @@ static const struct semel_setting_spec root[] = {
     {"gateways", SEMEL_SETTING_GATEWAYS, 0, SEMEL_SETTING_IN(semel_conf, gateways), .group = &gateway_group,
      .help = "by name; a reverse proxy in front of one server, which guards idempotency keys"},
     {"admin", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(semel_conf, admin), .group = &admin_group,
-     .example = "", .help = "what can be seen and done over HTTP; not said: nothing"},
+     .example = "", .help = "what can be seen and done over HTTP; without it: nothing"},
     {"log", SEMEL_SETTING_GROUP, 0, SEMEL_SETTING_IN(semel_conf, log), .group = &log_group,
      .help = "what is written to stderr"},
     {"schedule", SEMEL_SETTING_GROUP, 0, SEMEL_SETTING_IN(semel_conf, schedule), .group = &schedule_group,
