@@ -187,7 +187,7 @@ void semel__conf_type(const struct semel_setting_spec *s, char *out, size_t size
         [SEMEL_SETTING_FLAG] = "true or false",
         [SEMEL_SETTING_RULE] = "a rule: header:NAME, property:NAME, json:/POINTER, position or digest",
         [SEMEL_SETTING_RULES] = "a rule or a list of at most 4: header:NAME, property:NAME, json:/POINTER",
-        [SEMEL_SETTING_TEXTS] = "text, or a list of at most 64 texts",
+        [SEMEL_SETTING_TEXTS] = "text, or a list of texts",
         [SEMEL_SETTING_PAIRS] = "a mapping of at most 64 names to texts",
         [SEMEL_SETTING_ADDRESS] = "an address: localhost:PORT, A.B.C.D:PORT, [IPV6]:PORT or unix:/PATH",
         [SEMEL_SETTING_FILE] = "the name of a file that can be read",
