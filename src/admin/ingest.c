@@ -276,8 +276,7 @@ static int take_headers(struct reading *r, bool plain)
     if (r->common == NULL)
         return no_memory(r);
     for (size_t i = 0; i < req->n_headers; i++) {
-        if (stays_behind(req->headers[i].name) ||
-            (!r->request->is_signed && hops(connection, req->headers[i].name)) ||
+        if (stays_behind(req->headers[i].name) || (!r->request->is_signed && hops(connection, req->headers[i].name)) ||
             (semel__str_given(r->signature) && req->headers[i].value.p == r->signature.p))
             continue;
         int status = check_header(r, i);
@@ -880,7 +879,8 @@ static void signature_free(struct semel_signature *signature)
     semel__free(signature);
 }
 
-semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel_conf *fresh, struct semel_error *err)
+semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel_conf *fresh, bool apply,
+                                 struct semel_error *err)
 {
     const struct semel_listen_options *before = semel__route_listens(ingest->route), *after = NULL;
     struct semel_signature *made, *old;
@@ -892,9 +892,10 @@ semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel
     if (before->signature.on != after->signature.on || before->signature.scheme != after->signature.scheme ||
         semel__str_given(before->server.token) < semel__str_given(after->server.token))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "routes.%s: `signature` or `token` was added or removed, or the scheme changed; that needs a "
-                           "restart",
+                           "routes.%s: `signature` or `token` was added or removed, or the scheme is another: restart",
                            ingest->route->name.p);
+    if (!apply)
+        return SEMEL_OK;
     if (!signature_new(&after->signature, &made)) {
         signature_free(made);
         return semel__fail_memory(err);

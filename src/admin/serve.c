@@ -387,7 +387,8 @@ static bool token_now(const struct semel_serve *serve, const struct semel_serve_
     return true;
 }
 
-semel_status semel__serve_tokens(struct semel_serve *serve, const struct semel_conf *fresh, struct semel_error *err)
+static semel_status change_tokens(struct semel_serve *serve, const struct semel_conf *fresh, bool apply,
+                                  struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < serve->n_listeners; i++) {
@@ -403,11 +404,18 @@ semel_status semel__serve_tokens(struct semel_serve *serve, const struct semel_c
             if (semel__str_given(text))
                 tokens[n++] = (struct semel_http_token){.text = text, .scopes = l->tokens[k].scopes};
         }
-        status = semel__http_set_tokens(l->listener, tokens, n, err);
+        status = apply ? semel__http_set_tokens(l->listener, tokens, n, err) : SEMEL_OK;
     }
     for (struct semel_ingest *ingest = serve->ingests; status == SEMEL_OK && ingest != NULL; ingest = ingest->next)
-        status = semel__ingest_rekey(ingest, fresh, err);
+        status = semel__ingest_rekey(ingest, fresh, apply, err);
     return status;
+}
+
+/* All is looked at before anything is changed: a mistake of one route leaves every token and secret as it is. */
+semel_status semel__serve_tokens(struct semel_serve *serve, const struct semel_conf *fresh, struct semel_error *err)
+{
+    semel_status status = change_tokens(serve, fresh, false, err);
+    return status == SEMEL_OK ? change_tokens(serve, fresh, true, err) : status;
 }
 
 void semel__serve_free(struct semel_serve *serve)

@@ -73,8 +73,10 @@ extern const size_t semel__admin_routes_n;
 struct semel_ingest *semel__ingest_new(struct semel_serve *serve, const struct semel_route *route);
 void semel__ingest_free(struct semel_ingest *ingest);
 extern const struct semel_http_route semel__ingest_route; /* without path, scope, body_max and ctx */
-/* Takes the secrets of the fresh settings of its route. INVALID: they have changed in a way that needs a restart. */
-semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel_conf *fresh, struct semel_error *err);
+/* Takes the secrets of the fresh settings of its route, where they are to be applied and not only looked at. INVALID:
+ * they have changed in a way that needs a restart. */
+semel_status semel__ingest_rekey(struct semel_ingest *ingest, const struct semel_conf *fresh, bool apply,
+                                 struct semel_error *err);
 
 struct semel_pull *semel__pull_new(struct semel_serve *serve, const struct semel_route *route);
 void semel__pull_free_all(struct semel_pull *pulls);

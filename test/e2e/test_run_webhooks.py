@@ -273,6 +273,19 @@ def test_secrets_change_by_a_reload(hooks, tmp_path):
         assert hooks.post("/files", body % 9, token="a-token-in-the-place-of-signatures")[0] == 401
 
 
+def test_a_reload_that_fails_for_one_route_changes_no_other(hooks, tmp_path):
+    body = b'{"id":"evt_1","type":"t"}'
+    (tmp_path / "old").write_text("the-newest-secret")
+    head, both = hooks.file.read_text().split("  both:\n")
+    hooks.file.write_text(f"{head}  both:\n{both.replace('scheme: github', 'scheme: stripe')}")
+    hooks.signal(signal.SIGHUP)
+    failed = "reload failed; old certificates, tokens and secrets stay in use"
+    told, = hooks.until(lambda: hooks.lines(failed), "it is told")
+    assert "routes.both" in told["error"]
+    assert hooks.post("/files", body, stripe(body, "the-newest-secret"))[0] == 401
+    assert hooks.post("/files", body, stripe(body, "the-old-secret"))[0] == 202
+
+
 @pytest.mark.parametrize("settings, told", [
     ("false", "lacks token"),
     ("{scheme: stripe, secret: '${NOTHING}'}", "0 bytes; it must have 8 to 255"),
