@@ -6,7 +6,7 @@
  * refused where synchronous_commit is off, and checked again before COMMIT (P72).
  *
  * Once. A transaction of one flush sends BEGIN, the statements and COMMIT together: one round trip instead of three.
- * The time is reckoned from the last answer by the steady clock; a connection that has been silent for long asks first.
+ * The time is reckoned from the last answer, also while the machine sleeps; a connection silent for long asks first.
  * The first one sets its limits for the session, unless there is a pooler, and later ones ask for the time every
  * SETTLED_US only; that a commit would be durable is looked at by the statements themselves, each time. Whatever is
  * lost on the way after the first byte leaves the outcome unknown, unless the server said what failed.
@@ -517,7 +517,7 @@ static bool replan_due(struct pg_store *d)
 static void add_plain_begin(struct pg_trip *trip)
 {
     struct pg_store *d = trip->d;
-    d->begun_at_us = semel__steady_us();
+    d->begun_at_us = semel__boot_us();
     trip->bare = true;
     semel__pg_add(trip, &sql_begin);
     if (replan_due(d))
@@ -649,7 +649,7 @@ static semel_status not_durable(struct semel_error *err)
 static void see_now(struct pg_store *d, int64_t now_us)
 {
     d->now_us = now_us;
-    d->now_seen_us = semel__steady_us() - d->begun_at_us < RECKON_ERROR_US ? d->begun_at_us : 0;
+    d->now_seen_us = semel__boot_us() - d->begun_at_us < RECKON_ERROR_US ? d->begun_at_us : 0;
 }
 
 static semel_status read_begin(struct pg_store *d, PGresult *res, int64_t *ret_now_us, struct semel_error *err)
@@ -717,13 +717,13 @@ static semel_status begin_joined(struct pg_store *d, int64_t *ret_now_us, struct
 
 static bool may_reckon(const struct pg_store *d)
 {
-    return d->bare && !d->wrapped && d->now_seen_us != 0 && semel__steady_us() - d->now_seen_us < RECKON_US;
+    return d->bare && !d->wrapped && d->now_seen_us != 0 && semel__boot_us() - d->now_seen_us < RECKON_US;
 }
 
 /* Nothing is sent yet: the first flush does it. */
 static void begin_once(struct pg_store *d, int64_t *ret_now_us)
 {
-    *ret_now_us = d->now_us + (semel__steady_us() - d->now_seen_us);
+    *ret_now_us = d->now_us + (semel__boot_us() - d->now_seen_us);
     d->once = PG_ONCE_DUE;
     d->begun = true;
     d->sql.strict = false;
@@ -831,7 +831,7 @@ static semel_status commit_own(struct pg_store *d, struct semel_error *err)
 void semel__pg_once_begin(struct pg_trip *trip)
 {
     struct pg_store *d = trip->d;
-    d->once_asks = !d->settled || semel__steady_us() - d->now_seen_us > SETTLED_US;
+    d->once_asks = !d->settled || semel__boot_us() - d->now_seen_us > SETTLED_US;
     if (d->once_asks)
         d->once_begun = add_begin(trip, SQL_begin_once);
     else

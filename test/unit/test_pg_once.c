@@ -3,6 +3,10 @@
  * test_pg_once.c: transactions of one call on PostgreSQL: begin, statements and commit in one round trip. What they do
  * is what three trips do, whatever is lost on the way.
  */
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "core/keys.h"
 #include "pg/proxy.h"
 #include "unit/test_pg.h"
@@ -12,6 +16,16 @@
 
 static struct semel_tokens tokens;
 static struct semel_random rng;
+static time_t slept_s;
+
+/* For this program the machine has slept. */
+__attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *ret)
+{
+    int failed = (int)syscall(SYS_clock_gettime, id, ret);
+    if (id == CLOCK_BOOTTIME)
+        ret->tv_sec += slept_s;
+    return failed;
+}
 
 static struct semel_key_claim claim_of(const char *key)
 {
@@ -104,6 +118,19 @@ static void claim_and_end_are_one_round_trip_each(void **state)
     ok(w, try_claim(w, &second));
     assert_int_equal(second.act, SEMEL_KEY_REPLAY);
     assert_false(second.again);
+}
+
+/* A7: a lease that was reckoned by a clock that had stood still would be over when it begins. */
+static void time_is_asked_for_after_the_machine_has_slept(void **state)
+{
+    struct world *w = *state;
+    int64_t now_us;
+    warm_up(w);
+    int64_t trips = semel__pg_trips(w->store);
+    slept_s += 600;
+    ok(w, semel_store_begin(w->store, SEMEL_TX_ONCE, &now_us, &w->err));
+    assert_int_equal(semel__pg_trips(w->store), trips + 1);
+    semel_store_rollback(w->store);
 }
 
 /* A10: whoever expects it has it with the first trip. */
@@ -286,6 +313,7 @@ int main(void)
 #define OPEN(test) cmocka_unit_test_setup_teardown(test, opened, world_teardown)
     const struct CMUnitTest tests[] = {
         OPEN(claim_and_end_are_one_round_trip_each),
+        OPEN(time_is_asked_for_after_the_machine_has_slept),
         OPEN(row_that_is_there_costs_a_trip_more_unless_it_is_expected),
         OPEN(rows_that_cannot_be_read_leave_the_claims_in_doubt),
         OPEN(limits_of_the_first_transaction_hold_for_the_session),
