@@ -130,10 +130,12 @@ struct semel_key_ending {
     struct semel_str cause;         /* UNKNOWN */
     int64_t code;                   /* COMPLETED */
     struct semel_str headers, body; /* COMPLETED; a body that is not given is not kept */
-    bool applied;                   /* out: false: the token is not its key's any more */
+    bool impatient;                 /* waits for no lock; out: somebody else has its row, or there is none */
+    bool applied;                   /* out: false: the token is not its key's any more, or it is impatient */
 };
 
-/* What one call writes: ends, then claims. Either may be none. Claims ascend by (scope, key) without repeats. */
+/* What one call writes: ends, then claims. Either may be none. Claims ascend by (scope, key) without repeats. An
+ * impatient end needs more than one trip. */
 struct semel_key_batch {
     struct semel_key_ending *ends;
     size_t n_ends;

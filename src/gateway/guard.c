@@ -810,6 +810,7 @@ static void submit_end(struct guard *g)
         .code = completed ? g->status : SEMEL_NONE,
         .headers = completed ? semel__buf_str(&g->kept) : (struct semel_str){NULL, 0},
         .body = body ? semel__buf_str(&g->spool) : (struct semel_str){NULL, 0},
+        .impatient = g->unstored || (g->guards->finishes && !completed), /* its row may be locked for long */
     };
     g->state = GUARD_ENDING;
     submit(g);
@@ -941,7 +942,6 @@ static void release(struct guard *g, int64_t token)
     g->token = token;
     g->fate = (struct semel_upstream_end){.fate = SEMEL_UPSTREAM_NOTHING_SENT, .cause = SEMEL_UPSTREAM_STOPPED};
     g->end = SEMEL_KEY_END_RELEASED;
-    g->give_up_us = 0;
     submit_end(g);
 }
 

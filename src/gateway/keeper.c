@@ -137,11 +137,19 @@ static semel_status write_group(struct group *g, int64_t now_us, struct semel_er
     return status;
 }
 
+static bool in_one_trip(const struct group *g)
+{
+    for (size_t i = 0; i < g->n_ends; i++)
+        if (g->ends[i]->ending.impatient)
+            return false;
+    return g->lane->keeper->n_lanes > 1 && !g->by_steps;
+}
+
 /* One transaction, in one round trip where the store can; its statuses are those of a store. */
 static semel_status attempt(struct group *g, struct semel_error *err)
 {
     struct lane *lane = g->lane;
-    const bool once = lane->keeper->n_lanes > 1 && !g->by_steps;
+    const bool once = in_one_trip(g);
     int64_t now_us, leased_us = semel__boot_us() + lane->keeper->lease_us;
     semel__arena_reset(&lane->arena);
     for (size_t i = 0; i < g->n_claims; i++)
@@ -210,7 +218,7 @@ static void claimed(struct semel_keeper_job *job)
     job->claim.row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT}; /* its strings are the transaction's */
 }
 
-/* Its end was not applied: what is the row now? */
+/* Its end was not applied: what is the row now? If it is still its own, another transaction has locked it. */
 static void look(struct lane *lane, struct semel_keeper_job *job)
 {
     struct semel_error err;
@@ -218,6 +226,8 @@ static void look(struct lane *lane, struct semel_keeper_job *job)
     semel__arena_reset(&lane->arena);
     semel_status status = lane->store->ops->keys->read(lane->store, job->claim.want.scope, job->claim.want.key,
                                                        &lane->arena, &row, &err);
+    if (status == SEMEL_OK && row.token == job->ending.token && row.status != SEMEL_STATE_COMPLETED)
+        status = semel__fail(&err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "another transaction has locked the key");
     if (status == SEMEL_OK && !keep_row(job, &row))
         status = semel__fail_memory(&err);
     if (status != SEMEL_OK)
@@ -443,6 +453,7 @@ static void one_by_one(const struct group *g)
         struct semel_keeper_job *job = end ? g->ends[i] : g->claims[i - g->n_ends];
         struct group one = {.lane = g->lane, .n_ends = end ? 1 : 0, .n_claims = end ? 0 : 1, .by_steps = true};
         (end ? one.ends : one.claims)[0] = job;
+        job->ending.impatient = true; /* this lane has waited already */
         semel_status status = away ? SEMEL_CLOSED : try_group(&one, &err);
         failures = status == SEMEL_OK ? 0 : failures + 1;
         away = away || status == SEMEL_CLOSED || (status != SEMEL_OK && !one.begun) || failures == FAILURES_MAX;

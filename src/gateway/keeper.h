@@ -14,6 +14,9 @@
  * lane also renews all leases of this process in one statement, every third of the lease, and does the housekeeping:
  * what expired becomes unknown (keys.h).
  *
+ * An end may find its row locked by an application that finishes keys itself, and does not commit. The first time its
+ * group waits for that, unless its owner expects it (`impatient`); then it fails, and nobody waits for it again.
+ *
  * A job is tried once, and comes back: done, or `failed` because the store is away or refuses it. Whoever handed it in
  * decides whether to try it again. A lost connection is made anew once per group. A claim whose COMMIT is in doubt is
  * released under its token before anything else is done about its key (P98): nothing was sent for it. Where that is not

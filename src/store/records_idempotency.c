@@ -283,6 +283,26 @@ static int by_token(const void *a, const void *b)
     return ((*x)->token > (*y)->token) - ((*x)->token < (*y)->token);
 }
 
+/* Impatient ones get the locks of their rows first, and are patient then. */
+static semel_status lock_free(struct sql *db, const struct semel_key_batch *batch, struct semel_error *err)
+{
+    struct semel_key_ending *list[SEMEL_KEYS_MAX];
+    bool locked[SEMEL_KEYS_MAX] = {false};
+    struct sql_noted noted = {locked, sizeof(bool), 0, true};
+    size_t n = 0;
+    for (size_t i = 0; i < batch->n_ends; i++)
+        if (batch->ends[i].impatient)
+            list[n++] = &batch->ends[i];
+    qsort(list, n, sizeof(list[0]), by_token);
+    if (n == 0 || !semel__db_needs(db, SQL_idempotency_lock_free))
+        return SEMEL_OK;
+    semel_status status = semel__db_do(db, "locking keys", SQL_idempotency_lock_free, NULL,
+                                       SQL_EACH_OF(ending_fields, list, n), semel__db_read_noted, &noted, err);
+    for (size_t k = 0; k < n; k++)
+        list[k]->impatient = !locked[k];
+    return status;
+}
+
 static void run_ends(struct sql *db, const struct semel_key_batch *batch, const struct sql_set *once,
                      struct ends_of kinds[3])
 {
@@ -293,6 +313,9 @@ static void run_ends(struct sql *db, const struct semel_key_batch *batch, const 
         kinds[e].n = 0;
     for (size_t i = 0; i < batch->n_ends; i++) {
         struct ends_of *of = &kinds[batch->ends[i].end];
+        batch->ends[i].applied = false;
+        if (batch->ends[i].impatient && semel__db_needs(db, SQL_idempotency_lock_free))
+            continue;
         of->applied[of->n] = false;
         of->list[of->n++] = &batch->ends[i];
     }
@@ -331,6 +354,9 @@ static semel_status key_write(struct semel_store *store, const struct semel_key_
         claims[i].row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
         claims[i].again = false;
     }
+    semel_status status = lock_free(db, batch, err);
+    if (status != SEMEL_OK)
+        return status;
     semel__db_start(db, batch->n_claims > 0 ? "claiming keys" : "ending keys");
     run_ends(db, batch, SQL_ONE(args_fields, &args), kinds);
     const size_t n_list = batch->n_claims > 0 ? list_claims(batch, true, list) : 0;
@@ -339,7 +365,7 @@ static semel_status key_write(struct semel_store *store, const struct semel_key_
                       read_put, &put);
     if (n_list > 0 && batch->look)
         semel__db_run(db, SQL_idempotency_find, NULL, SQL_EACH_OF(claim_fields, list, n_list), read_found, &finding);
-    semel_status status = semel__db_flush(db, err);
+    status = semel__db_flush(db, err);
     if (status == SEMEL_OK && !batch->look)
         status = find_rest(store, batch, err);
     if (status != SEMEL_OK)

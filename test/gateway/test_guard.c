@@ -1117,6 +1117,51 @@ static void an_upstream_may_finish_its_key_itself(void **state)
     assert_int_equal(keys("key = 'key-00000003'"), 0); /* who comes late cannot commit: it may run again */
 }
 
+static struct semel_store *application; /* its transaction has finished a key, and is open */
+
+static bool finish_and_hang(struct link *link)
+{
+    struct semel_error err;
+    struct semel_key_ending ending = {.end = SEMEL_KEY_END_COMPLETED, .code = 202, .headers = SEMEL_STR("[]")};
+    const struct semel_key_batch batch = {.ends = &ending, .n_ends = 1};
+    int64_t now_us;
+    pthread_mutex_lock(&link->up->lock);
+    ending.token = strtoll(strstr(link->up->head, "Semel-Token: ") + 13, NULL, 10);
+    pthread_mutex_unlock(&link->up->lock);
+    assert_int_equal(semel_store_open(&application, keeping.drivers, world.url, &keeping.options, &err), SEMEL_OK);
+    assert_int_equal(semel_store_begin(application, SEMEL_TX_OWN, &now_us, &err), SEMEL_OK);
+    assert_int_equal(application->ops->keys->write(application, &batch, now_us, &err), SEMEL_OK);
+    return false;
+}
+
+/* A9: whoever has finished its key and does not commit holds up nobody else. */
+static void an_upstream_that_hangs_in_its_transaction_holds_up_nobody(void **state)
+{
+    (void)state;
+    struct semel_error err;
+    if (strcmp(world.driver->name, "sqlite") == 0)
+        skip(); /* a transaction locks all of it */
+    settings.finishes = true;
+    keeping.options.lock_timeout_ms = 2 * WAIT_S * 1000; /* longer than a client waits */
+    open_gateway();
+    upstream_play(&up, finish_and_hang);
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 502);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->unstored) == 1);
+    upstream_play(&up, NULL);
+    upstream_answer(&up, MADE);
+    for (unsigned i = 2; i < 30; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "key-%08u", i);
+        assert_int_equal(status_of(request("POST", "/", key, "", "x")), 201);
+    }
+    assert_int_equal(semel_store_commit(application, &err), SEMEL_OK);
+    semel_store_close(application);
+    WAIT_FOR(atomic_load(&semel__gateway_counts(gateway)->unstored) == 0);
+    struct reply reply = post("/", "key-00000001", "x");
+    assert_true(reply.status == 202 && replayed(&reply));
+    reply_done(&reply);
+}
+
 static bool refuse_at_length(struct link *link)
 {
     return answer_large(link, "422 No");
@@ -1214,6 +1259,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(a_caller_without_a_name_is_not_asked_about),
     ALONE(where_the_upstream_honours_the_key_it_is_tried_again),
     ALONE(an_upstream_may_finish_its_key_itself),
+    ALONE(an_upstream_that_hangs_in_its_transaction_holds_up_nobody),
     ALONE(a_key_that_was_finished_meanwhile_changes_no_answer_that_has_begun),
     ALONE(the_reason_why_a_store_is_away_is_the_present_one),
 };
@@ -1234,6 +1280,7 @@ static const struct CMUnitTest kept[] = {
     ALONE(a_reconcile_tells_what_has_become),
     ALONE(where_the_upstream_honours_the_key_it_is_tried_again),
     ALONE(an_upstream_may_finish_its_key_itself),
+    ALONE(an_upstream_that_hangs_in_its_transaction_holds_up_nobody),
     ALONE(a_key_that_was_finished_meanwhile_changes_no_answer_that_has_begun),
 };
 

@@ -309,6 +309,49 @@ static void a_group_that_is_held_up_holds_up_no_other(void **state)
     close_keeper();
 }
 
+/* A9: rows that applications have locked fail nobody else; once their group has waited, they are tried without. */
+static void rows_that_are_locked_fail_only_their_ends(void **state)
+{
+    enum { LOCKED = 4 };
+    struct semel_store *applications[LOCKED];
+    (void)state;
+    if (on_sqlite())
+        skip(); /* a transaction locks all of it */
+    keeping.options.lock_timeout_ms = 300;
+    open_keeper();
+    for (size_t i = 0; i < LOCKED; i++)
+        hand_in_claim(i);
+    assert_int_equal(do_group(), LOCKED);
+    for (size_t i = 0; i < LOCKED; i++) {
+        applications[i] = end_elsewhere(i);
+        hand_in_end(i);
+    }
+    hand_in_claim(LOCKED);
+    assert_int_equal(do_group(), LOCKED + 1);
+    assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->again), 1);
+    assert_true(!jobs[LOCKED].failed && jobs[LOCKED].claim.act == SEMEL_KEY_RUN);
+    for (size_t i = 0; i < LOCKED; i++) {
+        assert_true(jobs[i].failed);
+        assert_string_equal(jobs[i].err.text, "another transaction has locked the key");
+        hand_in_end(i);
+        jobs[i].ending.impatient = true;
+    }
+    hand_in_end(LOCKED);
+    assert_int_equal(do_group(), LOCKED + 1);
+    assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->again), 1); /* nobody has waited for them */
+    assert_true(jobs[0].failed && !jobs[LOCKED].failed && jobs[LOCKED].ending.applied);
+    for (size_t i = 0; i < LOCKED; i++) {
+        semel_store_rollback(applications[i]);
+        semel_store_close(applications[i]);
+        hand_in_end(i);
+        jobs[i].ending.impatient = true;
+    }
+    assert_int_equal(do_group(), LOCKED);
+    for (size_t i = 0; i < LOCKED; i++)
+        assert_true(!jobs[i].failed && jobs[i].ending.applied);
+    close_keeper();
+}
+
 /* A7: nobody's lease runs out because another key's row is locked. */
 static void a_lease_is_renewed_beside_a_row_that_is_locked(void **state)
 {
@@ -468,6 +511,7 @@ int main(int argc, char **argv)
         ALONE(two_claims_of_one_key_are_in_two_groups),
         ALONE(a_late_answer_under_the_last_token_counts),
         ALONE(a_group_that_is_held_up_holds_up_no_other),
+        ALONE(rows_that_are_locked_fail_only_their_ends),
         ALONE(a_lease_is_renewed_beside_a_row_that_is_locked),
         ALONE(a_claim_whose_commit_fails_may_not_run),
         ALONE(a_claim_whose_commit_is_in_doubt_is_made_anew),

@@ -211,9 +211,9 @@ static void row_is_found_by_its_key_before_the_table_was_ever_analysed(void **st
 /* The gateway's connections live long, and plan while there are few keys. By its name, or by its token. */
 static void key_is_found_by_an_index_before_the_table_was_ever_analysed(void **state)
 {
-    static const enum sql_id ids[] = {SQL_idempotency_put,     SQL_idempotency_find,    SQL_idempotency_finish,
-                                      SQL_idempotency_release, SQL_idempotency_unknown, SQL_idempotency_renew,
-                                      SQL_idempotency_held};
+    static const enum sql_id ids[] = {SQL_idempotency_put,     SQL_idempotency_find,     SQL_idempotency_finish,
+                                      SQL_idempotency_release, SQL_idempotency_unknown,  SQL_idempotency_renew,
+                                      SQL_idempotency_held,    SQL_idempotency_lock_free};
     PGconn *conn = connect_to(*state);
     exec(conn, "ALTER TABLE semel.idempotency SET (autovacuum_enabled = off)");
     exec(conn, "SET plan_cache_mode = force_generic_plan");

@@ -74,6 +74,12 @@ i.token = ANY (:rows.token) AND i.status IN ('processing', 'unknown')
 -- fragment: place_of_token
 pg_catalog.width_bucket(i.token, :rows.token)
 
+-- name: idempotency_lock_free
+-- only: a transaction of SQLite has locked all of them
+-- gives: n
+-- Those that nobody else has.
+SELECT {place_of_token} AS n FROM semel.idempotency AS i WHERE {open_keys} FOR UPDATE SKIP LOCKED
+
 -- name: idempotency_finish
 -- gives: n
 UPDATE semel.idempotency AS i
