@@ -83,8 +83,10 @@ struct hidden {
 
 static void hide(struct hidden *hidden, size_t from, size_t to)
 {
-    if (hidden->n < HIDDEN_MAX && to > from)
+    if (hidden->n < HIDDEN_MAX)
         hidden->at[hidden->n++] = (struct conf_place){from, to - from};
+    if (hidden->n == HIDDEN_MAX) /* too many to look for all of them: the whole line */
+        hidden->at[0] = (struct conf_place){0, SIZE_MAX};
 }
 
 /* A port and an `@` in a path look like a password, too: a file is not refused for them, and they are not shown. */
@@ -191,20 +193,17 @@ bool semel__conf_password(struct semel_str url)
 
 bool semel__conf_secret(struct semel_str text, size_t from, struct semel_str *ret)
 {
-    struct semel_str a, b;
+    struct semel_str a = {0}, b;
     bool has = semel__url_secret((struct semel_str){text.p + from, text.n - from}, &a);
     if (!parameter_password(text, from, true, &b)) {
         *ret = a;
         return has;
     }
-    if (has && (a.p > b.p || (a.p == b.p && a.n > b.n))) {
-        struct semel_str first = b;
-        b = a;
-        a = first;
-    }
-    *ret = has ? a : b;
-    if (has && b.p < a.p + a.n && b.p + b.n > a.p + a.n) /* one goes on in the other */
-        ret->n = (size_t)(b.p + b.n - a.p);
+    const bool url_first = has && (a.p < b.p || (a.p == b.p && a.n <= b.n));
+    const struct semel_str first = url_first ? a : b, next = url_first ? b : a;
+    *ret = first;
+    if (has && next.p < first.p + first.n && next.p + next.n > first.p + first.n) /* one goes on in the other */
+        ret->n = (size_t)(next.p + next.n - first.p);
     return true;
 }
 
@@ -269,7 +268,8 @@ static void find_hidden(struct semel_str text, size_t start, size_t end, struct 
     size_t above = start;
     const struct semel_str line = {text.p + start, end - start};
     struct semel_str secret;
-    for (size_t from = 0; semel__conf_secret(line, from, &secret); from = (size_t)(secret.p - line.p) + secret.n)
+    for (size_t from = 0; hidden->n < HIDDEN_MAX && semel__conf_secret(line, from, &secret);
+         from = (size_t)(secret.p - line.p) + secret.n)
         hide(hidden, (size_t)(secret.p - text.p), (size_t)(secret.p - text.p) + secret.n);
     if (start > 0) { /* the line above may have opened a secret of several lines, or the items above a list of them */
         struct hidden ignored = {.n = 0};

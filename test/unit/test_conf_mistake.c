@@ -174,6 +174,27 @@ static void nothing_that_may_be_a_secret_is_shown(void **state)
     }
 }
 
+/* However many there are on one line, and whichever of them is found last. */
+static void many_secrets_on_a_line_are_all_hidden(void **state)
+{
+    (void)state;
+    for (int n = 14; n < 20; n++) {
+        struct reading reading = {.env = env};
+        struct semel_buf text;
+        semel__buf_init(&text, 10000);
+        semel__buf_addz(&text, "zz: {a: [{token: hunter2}, {token: hunter2}], store: \"postgres:");
+        for (int i = 0; i < n; i++)
+            semel__buf_addz(&text, "password=hunter2 ");
+        semel__buf_addz(&text, "\", password: hunter2}\n");
+        reading_bytes(&reading, semel__buf_str(&text));
+        assert_int_equal(reading.status, SEMEL_INVALID);
+        if (strstr(reading.text.p, "hunter2") != NULL)
+            fail_msg("%d: %s", n, reading.text.p);
+        semel__buf_done(&text);
+        reading_done(&reading);
+    }
+}
+
 static void how_long_a_secret_is_cannot_be_seen(void **state)
 {
     struct reading a = {.env = env}, b = {.env = env};
@@ -370,6 +391,7 @@ int main(void)
         cmocka_unit_test(all_mistakes_are_told_by_their_places),
         cmocka_unit_test(a_long_line_is_cut_around_the_caret),
         cmocka_unit_test(nothing_that_may_be_a_secret_is_shown),
+        cmocka_unit_test(many_secrets_on_a_line_are_all_hidden),
         cmocka_unit_test(how_long_a_secret_is_cannot_be_seen),
         cmocka_unit_test(a_line_with_a_variable_is_shown_as_it_is),
         cmocka_unit_test(settings_that_contradict_each_other_are_refused),
