@@ -448,7 +448,7 @@ void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int6
     semel__gauge_set(one(route, SEMEL_FAMILY_STOPPED), known(stopped));
 }
 
-void semel__stats_look(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us)
+void semel__stats_rows(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us)
 {
     for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         const struct semel_count *found = NULL;
@@ -557,7 +557,7 @@ void semel__stats_relay_up(struct semel_outbox_stats *outbox, bool up)
     semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_RELAY_UP, NULL), up ? 1 : 0);
 }
 
-void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct semel_outbox_state *state, int64_t now_us)
+void semel__stats_outbox_rows(struct semel_outbox_stats *outbox, const struct semel_outbox_state *state, int64_t now_us)
 {
     for (unsigned s = SEMEL_EVENT_CREATED; s < SEMEL_EVENT_PUBLISHED; s++) {
         const char *name = semel__event_status_name((enum semel_event_status)s);
@@ -595,7 +595,7 @@ static size_t cause_place(struct semel_stats *stats, struct semel_str cause)
     return i;
 }
 
-void semel__stats_keys_look(struct semel_stats *stats, const struct semel_keys_state *state, int64_t now_us)
+void semel__stats_keys_rows(struct semel_stats *stats, const struct semel_keys_state *state, int64_t now_us)
 {
     const struct semel_str processing = SEMEL_STR("processing"), unknown = SEMEL_STR("unknown");
     const struct semel_str other = SEMEL_STR("_other");

@@ -49,7 +49,7 @@ void semel__stats_source_up(struct semel_route_stats *route, bool up);
 void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int64_t behind, int64_t assigned,
                          int64_t stopped);
 /* Gauges from the store: rows by state, the age of the oldest unfinished one. */
-void semel__stats_look(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us);
+void semel__stats_rows(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us);
 
 /* Before the threads start. Lives as long as the stats. NULL: no memory. */
 struct semel_outbox_stats *semel__stats_outbox(struct semel_stats *stats, struct semel_str name);
@@ -65,11 +65,11 @@ void semel__stats_notified(struct semel_outbox_stats *outbox);
 /* Which destinations are down. */
 void semel__stats_destinations(struct semel_outbox_stats *outbox, const struct semel_relay *relay);
 /* Gauges from the store. */
-void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct semel_outbox_state *state,
+void semel__stats_outbox_rows(struct semel_outbox_stats *outbox, const struct semel_outbox_state *state,
                               int64_t now_us);
 
 /* Gauges of idempotency keys, from the store. By one thread. */
-void semel__stats_keys_look(struct semel_stats *stats, const struct semel_keys_state *state, int64_t now_us);
+void semel__stats_keys_rows(struct semel_stats *stats, const struct semel_keys_state *state, int64_t now_us);
 
 /* Before the threads start. Lives as long as the stats. NULL: no memory. */
 struct semel_gateway_stats *semel__stats_gateway(struct semel_stats *stats, struct semel_str name,

@@ -523,7 +523,7 @@ semel_status bench_growth_pg(const char *url, const struct growth_options *optio
     if (status != SEMEL_OK)
         return status;
     g.conn = semel_native(g.s);
-    status = bench_pg_look(g.conn, ret_used, &ret->commit_us, err);
+    status = bench_pg_measure(g.conn, ret_used, &ret->commit_us, err);
     if (status == SEMEL_OK && !*ret_used)
         status = measure(&g, ret, err);
     ret->rss_end_mb = bench_rss_mb();

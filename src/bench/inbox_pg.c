@@ -1121,7 +1121,7 @@ static semel_status run_connections(struct bench *b, struct bench_result *ret, s
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-semel_status bench_pg_look(PGconn *conn, bool *ret_used, double *ret_commit_us, struct semel_error *err)
+semel_status bench_pg_measure(PGconn *conn, bool *ret_used, double *ret_commit_us, struct semel_error *err)
 {
     double used = 0, none, took_us[COMMITS];
     semel_status status = bench_pg_number(conn,
@@ -1152,7 +1152,7 @@ semel_status bench_pg(const char *url, const struct bench_options *options, stru
     if (status != SEMEL_OK)
         return status;
     b.conn = semel_native(b.s);
-    status = bench_pg_look(b.conn, ret_used, &ret->commit_us, err);
+    status = bench_pg_measure(b.conn, ret_used, &ret->commit_us, err);
     for (int n = 1; status == SEMEL_OK && !*ret_used && n <= options->connections && *options->stop == 0; n *= 2) {
         b.plan.connections = n;
         status = run_connections(&b, ret, err);

@@ -12,7 +12,7 @@
 #include "core/store.h"
 
 /* Does the inbox have rows, or has a benchmark run here before? If not, how long a commit takes. */
-semel_status bench_pg_look(PGconn *conn, bool *ret_used, double *ret_commit_us, struct semel_error *err);
+semel_status bench_pg_measure(PGconn *conn, bool *ret_used, double *ret_commit_us, struct semel_error *err);
 
 struct bench_pg_kind {
     const char *name;

@@ -305,7 +305,7 @@ static semel_status measure(struct sql_bench *b, const char *url, bool *ret_open
     PGconn *conn = status == SEMEL_OK ? semel_native(b->lanes[0].s) : NULL;
     semel__random_seed(&b->rng, (uint64_t)semel__now(&semel__clock_real));
     if (status == SEMEL_OK)
-        status = bench_pg_look(conn, ret_used, &b->commit_us, err);
+        status = bench_pg_measure(conn, ret_used, &b->commit_us, err);
     if (status == SEMEL_OK && !*ret_used)
         status = make_tables(b, conn, err);
     if (status == SEMEL_OK && !*ret_used)

@@ -1327,7 +1327,7 @@ static semel_status amqp_answer(struct semel_broker *broker, const struct semel_
 
 /* ---- views -------------------------------------------------------------------------------------------- */
 
-void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret)
+void semel__amqp_view(struct semel_broker *broker, struct semel_amqp_view *ret)
 {
     const struct amqp *amqp = self(broker);
 

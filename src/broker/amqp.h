@@ -62,7 +62,7 @@ struct semel_amqp_view {
     size_t in_flight; /* deliveries without an answer, including held ones */
     size_t held;      /* given back, with a delay that is not over */
 };
-void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret);
+void semel__amqp_view(struct semel_broker *broker, struct semel_amqp_view *ret);
 /* Messages that the queue has ready, and ours without an answer; -1: not known. From the first call on poll asks the
  * server every 15 s, over a channel of its own: an answer that is a refusal, or does not come, harms nothing. A server
  * that allows one channel is not asked, or ends the connection once per five minutes. */

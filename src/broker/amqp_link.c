@@ -672,7 +672,7 @@ static semel_status take_method(struct sending *s, const amqp_method_t *method, 
 }
 
 /* Receives one frame, if one comes in time. */
-static semel_status look(struct sending *s, int64_t wait_us, bool *ret_got, struct semel_error *err)
+static semel_status receive_one(struct sending *s, int64_t wait_us, bool *ret_got, struct semel_error *err)
 {
     struct amqp_link *link = &s->amqp->sender;
     amqp_frame_t frame;
@@ -687,13 +687,13 @@ static semel_status look(struct sending *s, int64_t wait_us, bool *ret_got, stru
     return SEMEL_OK;
 }
 
-static semel_status look_at_all(struct sending *s, struct semel_error *err)
+static semel_status receive_all(struct sending *s, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     bool got = true;
 
     while (status == SEMEL_OK && got)
-        status = look(s, 0, &got, err);
+        status = receive_one(s, 0, &got, err);
     return status;
 }
 
@@ -710,7 +710,7 @@ static semel_status settle(struct sending *s, struct semel_error *err)
         if (left_us <= 0)
             return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "amqp: the server does not confirm%s",
                                s->amqp->sender.blocked ? ": it takes no messages at the moment" : "");
-        status = look(s, left_us, &got, err);
+        status = receive_one(s, left_us, &got, err);
     }
     return status;
 }
@@ -724,7 +724,7 @@ static semel_status open_sender(struct sending *s, struct semel_error *err)
     s->sent = s->first = s->next_return = 0;
     s->corked = false;
     amqp->sender.until_us = s->until_us;
-    if (amqp->sender.conn != NULL && look_at_all(s, NULL) != SEMEL_OK)
+    if (amqp->sender.conn != NULL && receive_all(s, NULL) != SEMEL_OK)
         semel__amqp_link_close(&amqp->sender, false); /* it closed while we did not look */
     if (amqp->sender.conn == NULL) {
         amqp->published = 0;
@@ -788,7 +788,7 @@ static semel_status send_all(struct sending *s, struct semel_error *err)
             status = send_item(s, i, &place, err);
         }
         if (status == SEMEL_OK && i % LOOK_EVERY == 0)
-            status = look_at_all(s, err);
+            status = receive_all(s, err);
     }
     return status;
 }

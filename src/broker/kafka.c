@@ -927,7 +927,7 @@ static int64_t behind(struct kafka *kafka, const struct kafka_lane *lane)
     return (high > low ? high - low : 0) + (int64_t)lane->n;
 }
 
-void semel__kafka_look(struct semel_broker *broker, struct semel_kafka_view *ret)
+void semel__kafka_view(struct semel_broker *broker, struct semel_kafka_view *ret)
 {
     const struct kafka_lanes *lanes = &self(broker)->lanes;
 
@@ -1038,7 +1038,7 @@ static bool has_not_left(struct kafka *kafka)
 {
     struct semel_kafka_view view;
 
-    semel__kafka_look(&kafka->base, &view);
+    semel__kafka_view(&kafka->base, &view);
     return view.assigned > 0 || is_member(kafka->rk);
 }
 

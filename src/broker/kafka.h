@@ -104,7 +104,7 @@ struct semel_kafka_view {
     size_t in_flight; /* deliveries without an answer */
     int64_t behind;   /* records not yet acknowledged, as of the last fetches */
 };
-void semel__kafka_look(struct semel_broker *broker, struct semel_kafka_view *ret);
+void semel__kafka_view(struct semel_broker *broker, struct semel_kafka_view *ret);
 
 /* Parses the position of a delivery. The topic is borrowed from the text. false: malformed. */
 bool semel__kafka_position(struct semel_str position, struct semel_source_start *ret);

@@ -332,7 +332,7 @@ static void kafka_gauges(struct semel_broker *broker, struct semel_source_gauges
 {
     struct semel_kafka_view view;
 
-    semel__kafka_look(broker, &view);
+    semel__kafka_view(broker, &view);
     *ret = (struct semel_source_gauges){view.behind, (int64_t)view.assigned, (int64_t)view.stopped};
 }
 #endif

@@ -813,7 +813,7 @@ static bool is_receiving(const struct sqs *sqs)
     return false;
 }
 
-void semel__sqs_look(struct semel_broker *broker, struct semel_sqs_view *ret)
+void semel__sqs_view(struct semel_broker *broker, struct semel_sqs_view *ret)
 {
     const struct sqs_held *held = &self(broker)->held;
 
@@ -897,7 +897,7 @@ static bool flush(struct sqs *sqs, int64_t until_us)
     sqs->chore_failures = 0;
     for (;;) {
         work(sqs, 0);
-        semel__sqs_look(&sqs->base, &view);
+        semel__sqs_view(&sqs->base, &view);
         if (view.answers == 0)
             return true;
         if (now(sqs) >= until_us || sqs->chore_failures > 1)

@@ -60,7 +60,7 @@ struct semel_sqs_view {
     size_t waiting;   /* received, to be delivered by the next poll */
     size_t answers;   /* acknowledged or given back, not yet confirmed by SQS */
 };
-void semel__sqs_look(struct semel_broker *broker, struct semel_sqs_view *ret);
+void semel__sqs_view(struct semel_broker *broker, struct semel_sqs_view *ret);
 /* Messages that the queue has, about: visible ones and those that somebody has received; -1: not known. From the first
  * call on poll asks SQS every 30 s. A refusal, or no answer, harms nothing. */
 int64_t semel__sqs_behind(struct semel_broker *broker);

@@ -346,17 +346,16 @@ static void ask_locks(const struct asker *asker, struct semel_store *store)
 }
 
 /* A notification has to come to a connection that is idle: behind a transaction pooler it does not. */
-static bool hears(struct semel_store *store, struct semel_store *ear, struct semel_error *err)
+static bool hears(struct semel_store *store, struct semel_store *listener, struct semel_error *err)
 {
     bool heard = false;
-    semel_status status = semel__pg_listen(ear, err);
+    semel_status status = semel__pg_listen(listener, err);
     if (status == SEMEL_OK)
-        status = semel__pg_hear(ear, 1, &heard, err); /* what others send does not count */
-    heard = false;
+        status = semel__pg_hear(listener, 1, &heard, err); /* what others send does not count */
     if (status == SEMEL_OK)
         status = semel__pg_ring(store, err);
     if (status == SEMEL_OK)
-        status = semel__pg_hear(ear, LOCK_MS, &heard, err);
+        status = semel__pg_hear(listener, LOCK_MS, &heard, err);
     if (status == SEMEL_OK && !heard)
         snprintf(err->text, sizeof(err->text), "no notification came in %d s", LOCK_MS / 1000);
     return status == SEMEL_OK && heard;
@@ -364,8 +363,8 @@ static bool hears(struct semel_store *store, struct semel_store *ear, struct sem
 
 static void ask_notify(const struct asker *asker, struct semel_store *store, bool sends, const char *url)
 {
-    const struct semel_store_options options = {.lock_timeout_ms = LOCK_MS, .look = true};
-    struct semel_store *ear = NULL;
+    const struct semel_store_options options = {.lock_timeout_ms = LOCK_MS, .inspect = true};
+    struct semel_store *listener = NULL;
     struct semel_error err = {0};
     if (!outbox_at(asker->conf, asker->about)->notify) {
         if (sends)
@@ -375,7 +374,8 @@ static void ask_notify(const struct asker *asker, struct semel_store *store, boo
         return;
     }
     ask(asker, "notify");
-    bool ok = semel_store_open(&ear, cli_store_drivers(), url, &options, &err) == SEMEL_OK && hears(store, ear, &err);
+    bool ok = semel_store_open(&listener, cli_store_drivers(), url, &options, &err) == SEMEL_OK &&
+              hears(store, listener, &err);
     if (!ok)
         report(asker, FAILED, "notify",
                "%s; LISTEN needs the server itself, and no transaction pooler. Without it the relay polls", err.text);
@@ -384,7 +384,7 @@ static void ask_notify(const struct asker *asker, struct semel_store *store, boo
                "nobody sends notifications, and the relay polls: psql -f sql/postgres/notify.sql makes the trigger");
     else
         report(asker, OK, "notify", "notifications are sent, and come");
-    semel_store_close(ear);
+    semel_store_close(listener);
 }
 
 static void ask_outbox(const struct asker *asker, struct semel_store *store, const char *url)
@@ -406,22 +406,22 @@ static void ask_outbox(const struct asker *asker, struct semel_store *store, con
 static void ask_table(const struct asker *asker, struct semel_store *store, const struct semel_conf_outbox *outbox)
 {
     const struct semel_relay_ops *relay = store->ops->relay;
-    struct semel_relay_look look;
+    struct semel_relay_inspection found;
     struct semel_error err = {0};
     ask(asker, "table");
-    if (relay->look(store, &outbox->table, &look, &err) != SEMEL_OK) {
+    if (relay->inspect(store, &outbox->table, &found, &err) != SEMEL_OK) {
         report(asker, FAILED, "table", "%s", err.text);
         return;
     }
-    report(asker, OK, "table", "%s has the columns; its order rests on %s (%s)", look.relation, outbox->table.order.p,
-           look.order_type);
-    if (look.indexed)
+    report(asker, OK, "table", "%s has the columns; its order rests on %s (%s)", found.relation, outbox->table.order.p,
+           found.order_type);
+    if (found.indexed)
         report(asker, OK, "index", "an index gives the rows that were not published, in their order");
     else
         report(asker, WARNING, "index",
                "no index gives only the rows that were not published, in their order, so that "
                "each poll reads more: %s",
-               look.index);
+               found.index);
 }
 
 static void ask_outboxes(struct asker *asker, struct semel_store *store, const char *url)
@@ -441,7 +441,7 @@ static void ask_outboxes(struct asker *asker, struct semel_store *store, const c
 
 static void ask_store(struct asker *asker)
 {
-    const struct semel_store_options options = {.lock_timeout_ms = LOCK_MS, .look = true};
+    const struct semel_store_options options = {.lock_timeout_ms = LOCK_MS, .inspect = true};
     const struct semel_conf *conf = asker->conf;
     struct semel_store *store = NULL;
     struct semel_error err = {0};

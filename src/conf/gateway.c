@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "conf/private.h"
 
-struct look {
+struct subject {
     struct conf_reader *r;
     struct semel_conf_gateway *gateway;
     const struct conf_node *node;
@@ -25,7 +25,7 @@ struct look {
 #define WRONG(l, below, ...) \
     semel__conf_wrong_at((l)->r, semel__conf_place((l)->r, semel__conf_find((l)->node, (below))), (below), __VA_ARGS__)
 
-static bool given(const struct look *l, const char *name)
+static bool given(const struct subject *l, const char *name)
 {
     const struct conf_node *found = semel__conf_find(l->node, name);
     return found != l->node && semel__str_eqz(found->key, strrchr(name, '.') != NULL ? strrchr(name, '.') + 1 : name);
@@ -52,13 +52,13 @@ static bool is_token(struct semel_str name)
     return name.n > 0;
 }
 
-static void check_token(const struct look *l, const char *below, struct semel_str name)
+static void check_token(const struct subject *l, const char *below, struct semel_str name)
 {
     if (semel__str_given(name) && SOUND(l, below) && !is_token(name))
         WRONG(l, below, "%s.%s must be the name of a header, such as X-User-Id; no `_`", l->r->path, below);
 }
 
-static void check_pointer(const struct look *l, const char *below, struct semel_str pointer)
+static void check_pointer(const struct subject *l, const char *below, struct semel_str pointer)
 {
     if (semel__str_given(pointer) && SOUND(l, below) && !semel__json_pointer_valid(pointer))
         WRONG(l, below, "%s.%s must be a JSON pointer, such as /sent_at", l->r->path, below);
@@ -85,7 +85,7 @@ static bool is_network(struct semel_str text)
                              bits <= (four ? 32 : 128));
 }
 
-static void check_networks(const struct look *l, const char *below, const struct semel_setting_list *list)
+static void check_networks(const struct subject *l, const char *below, const struct semel_setting_list *list)
 {
     for (size_t i = 0; i < list->n && SOUND(l, below); i++)
         if (!is_network(list->at[i])) {
@@ -159,7 +159,7 @@ static bool read_outcome(const struct semel_pair *pair, struct semel_key_rule *r
     return false;
 }
 
-static void read_outcomes(const struct look *l, struct semel_conf_guard *guard)
+static void read_outcomes(const struct subject *l, struct semel_conf_guard *guard)
 {
     const struct semel_setting_pairs *said = &guard->outcomes_said;
     struct semel_key_rule *rules = semel__arena_alloc(&l->r->owned->arena, said->n + 1, sizeof(*rules));
@@ -176,7 +176,7 @@ static void read_outcomes(const struct look *l, struct semel_conf_guard *guard)
     guard->n_outcomes = said->n;
 }
 
-static void check_unknown(const struct look *l, struct semel_conf_guard *guard)
+static void check_unknown(const struct subject *l, struct semel_conf_guard *guard)
 {
     const int64_t timeout_us = l->gateway->upstream.timeout_us;
     const bool asks = guard->on_unknown == SEMEL_ON_UNKNOWN_RECONCILE, url = semel__str_given(guard->reconcile);
@@ -210,7 +210,7 @@ static void check_unknown(const struct look *l, struct semel_conf_guard *guard)
               l->r->path);
 }
 
-static void check_guard(const struct look *l, struct semel_conf_guard *guard)
+static void check_guard(const struct subject *l, struct semel_conf_guard *guard)
 {
     const char *path = l->r->path;
     const int64_t timeout_us = l->gateway->upstream.timeout_us;
@@ -244,7 +244,7 @@ static void check_guard(const struct look *l, struct semel_conf_guard *guard)
 
 /* ---- a gateway ----------------------------------------------------------------------------------- */
 
-static void check_caller(const struct look *l)
+static void check_caller(const struct subject *l)
 {
     const struct semel_conf_caller *c = &l->gateway->caller;
     const char *path = l->r->path;
@@ -273,7 +273,7 @@ static void check_caller(const struct look *l)
 }
 
 /* Without a caller the keys of all clients are one heap (P46): each rule has to say that this is meant. */
-static void check_anonymous(const struct look *l)
+static void check_anonymous(const struct subject *l)
 {
     const struct semel_conf_gateway *g = l->gateway;
     const struct semel_conf_caller *c = &g->caller;
@@ -297,7 +297,7 @@ static void check_anonymous(const struct look *l)
               l->r->path);
 }
 
-static void check_address(const struct look *l, size_t i)
+static void check_address(const struct subject *l, size_t i)
 {
     struct conf_reader *r = l->r;
     const struct semel_conf *conf = &r->owned->conf;
@@ -328,7 +328,7 @@ static void check_address(const struct look *l, size_t i)
         WRONG(l, "listen", "%s.listen is the address of %s; give it one of its own", r->path, where);
 }
 
-static void check_gateway(const struct look *l)
+static void check_gateway(const struct subject *l)
 {
     struct semel_conf_gateway *g = l->gateway;
     const struct semel_conf_upstream *up = &g->upstream;
@@ -354,7 +354,7 @@ void semel__conf_gateways(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
     for (size_t i = 0; i < conf->n_gateways && r->gateways != NULL && !r->failed; i++) {
-        struct look l = {r, &conf->gateways[i], r->gateways[i], r->gateways[i]};
+        struct subject l = {r, &conf->gateways[i], r->gateways[i], r->gateways[i]};
         char name[101];
         if (l.node == NULL)
             continue;

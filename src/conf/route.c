@@ -344,7 +344,7 @@ static void check_statement(struct conf_reader *r, const struct semel_route *rou
 
 /* ==== how a check sees its settings =============================================================== */
 
-struct look {
+struct subject {
     struct conf_reader *r;
     struct semel_route *route;
     const struct conf_node *node;
@@ -355,7 +355,7 @@ struct look {
     semel__conf_wrong_at((l)->r, semel__conf_place((l)->r, semel__conf_find((l)->node, (below))), (below), __VA_ARGS__)
 
 /* The settings below the route may be judged: "do.http" and so on, ended by NULL. */
-static bool sound(const struct look *l, const char *const *names)
+static bool sound(const struct subject *l, const char *const *names)
 {
     while (*names != NULL && semel__conf_sound(l->node, *names))
         names++;
@@ -862,7 +862,7 @@ static void promise(struct conf_reader *r, struct semel_route *route, const stru
 
 /* ---- handlers ------------------------------------------------------------------------------------ */
 
-static void check_headers(const struct look *l)
+static void check_headers(const struct subject *l)
 {
     static const char *const secret[] = {"authorization", "proxy-authorization", "cookie", "x-api-key"};
     const struct conf_node *headers = semel__conf_find(l->node, "do.headers");
@@ -878,7 +878,7 @@ static void check_headers(const struct look *l)
 }
 
 /* What is not replaced would go to the other side with its braces, which no URL has. */
-static void check_braces(const struct look *l, struct semel_str url)
+static void check_braces(const struct subject *l, struct semel_str url)
 {
     static const char *const names[] = {"{key}", "{id}"};
     for (size_t i = 0; i < url.n; i++) {
@@ -897,7 +897,7 @@ static void check_braces(const struct look *l, struct semel_str url)
 }
 
 /* Up to its path a URL says who is asked; no message says that. */
-static void check_reconcile(const struct look *l, struct semel_str url)
+static void check_reconcile(const struct subject *l, struct semel_str url)
 {
     size_t host = 0, slashes = 0;
     while (host < url.n && (url.p[host] != '/' || ++slashes < 3) && strchr("?#", url.p[host]) == NULL)
@@ -915,7 +915,7 @@ static void check_reconcile(const struct look *l, struct semel_str url)
         check_braces(l, url);
 }
 
-static void check_transient(const struct look *l, const struct semel_conf_http *http)
+static void check_transient(const struct subject *l, const struct semel_conf_http *http)
 {
     for (size_t i = 0; i < http->transient.n; i++) {
         int64_t status;
@@ -941,13 +941,13 @@ bool semel__conf_exposed(struct semel_str url)
 }
 
 /* A fake server would get the messages, and its answers would be believed. */
-static void check_plain(const struct look *l, const char *below, struct semel_str url)
+static void check_plain(const struct subject *l, const char *below, struct semel_str url)
 {
     if (semel__conf_exposed(url))
         WRONG(l, below, "%s.%s calls another host without TLS; use https:, or set do.plain: true", l->r->path, below);
 }
 
-static void check_http(const struct look *l, const struct conf_check *check, struct semel_conf_http *http)
+static void check_http(const struct subject *l, const struct conf_check *check, struct semel_conf_http *http)
 {
     if (SOUND(l, "do.headers"))
         check_headers(l);
@@ -963,7 +963,7 @@ static void check_http(const struct look *l, const struct conf_check *check, str
         check_plain(l, "do.reconcile", http->reconcile);
 }
 
-static void check_handler(const struct look *l)
+static void check_handler(const struct subject *l)
 {
     struct semel_do *handler = &l->route->handler;
     struct conf_check check;
@@ -994,7 +994,7 @@ static void check_handler(const struct look *l)
 /* ---- the route ----------------------------------------------------------------------------------- */
 
 /* A message that is stored has its fields; a rule can only say that they are used. */
-static void check_stored(const struct look *l)
+static void check_stored(const struct subject *l)
 {
     const struct semel_rules *rules = &l->route->rules;
     const bool stored = semel__route_stored(l->route);
@@ -1035,7 +1035,7 @@ static void check_stored(const struct look *l)
         }
 }
 
-static void check_rules(const struct look *l)
+static void check_rules(const struct subject *l)
 {
     const struct semel_rules *rules = &l->route->rules;
     bool positions = (l->route->from.kind->flags & SEMEL_KIND_POSITIONS) != 0;
@@ -1047,7 +1047,7 @@ static void check_rules(const struct look *l)
     check_stored(l);
 }
 
-static void check_breaker(const struct look *l)
+static void check_breaker(const struct subject *l)
 {
     const struct semel_conf_breaker *breaker = &l->route->breaker;
     if (breaker->ceiling_us < breaker->first_us)
@@ -1082,7 +1082,7 @@ static bool is_sound(const struct conf_node *route, const char *name)
 
 /* Of a route with mistakes: what has none is checked, so that one pass shows all that is certain. What follows from
  * several settings is checked where none of them has a mistake. */
-static void check_partly(const struct look *l)
+static void check_partly(const struct subject *l)
 {
     const bool known = l->route->from.kind != NULL, from = known && is_sound(l->node, "from");
     const bool values = semel__conf_sound(l->node, "values");
@@ -1108,7 +1108,7 @@ static void check_partly(const struct look *l)
 
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node)
 {
-    const struct look l = {r, route, node};
+    const struct subject l = {r, route, node};
     struct conf_check check;
     if (node->tainted) {
         check_partly(&l);
@@ -1189,7 +1189,7 @@ static bool is_call(const struct endpoint *endpoint, struct semel_str path)
     return false;
 }
 
-static void compare_endpoints(const struct look *l, const struct endpoint *a, const struct endpoint *b,
+static void compare_endpoints(const struct subject *l, const struct endpoint *a, const struct endpoint *b,
                               const char *other)
 {
     if (!same_address(a->server, b->server))
@@ -1208,14 +1208,14 @@ static void compare_endpoints(const struct look *l, const struct endpoint *a, co
 }
 
 /* What comes in and what is pulled, of one route. */
-static void compare_own(const struct look *l)
+static void compare_own(const struct subject *l)
 {
     struct endpoint ours[2];
     if (endpoints_of(l->route, ours) == 2)
         compare_endpoints(l, &ours[1], &ours[0], l->r->path);
 }
 
-static void compare(const struct look *l, const struct semel_route *before)
+static void compare(const struct subject *l, const struct semel_route *before)
 {
     struct endpoint ours[2], theirs[2];
     char other[128];
@@ -1264,7 +1264,7 @@ const char *semel__conf_listens(const struct conf_reader *r, const struct semel_
     return NULL;
 }
 
-static void check_store(const struct look *top)
+static void check_store(const struct subject *top)
 {
 #ifdef SEMEL_WITH_POSTGRES
     const struct semel_conf *conf = &top->r->owned->conf;
@@ -1281,7 +1281,7 @@ static void check_store(const struct look *top)
 static void between_routes(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
-    const struct look top = {r, NULL, r->tree};
+    const struct subject top = {r, NULL, r->tree};
     check_store(&top);
     if (conf->admin.on && semel__str_given(conf->admin.server.address.text)) {
         struct conf_check check;
@@ -1289,7 +1289,7 @@ static void between_routes(struct conf_reader *r)
         semel__setting_check_reach(&check.base, "listen", &conf->admin.server);
     }
     for (size_t i = 0; i < conf->n_routes && r->routes != NULL && !r->failed; i++) {
-        const struct look l = {r, &conf->routes[i], r->routes[i]};
+        const struct subject l = {r, &conf->routes[i], r->routes[i]};
         char name[101];
         if (l.node == NULL)
             continue;
@@ -1315,7 +1315,7 @@ static void keep_connection(struct conf_reader *r, struct semel_conf_outbox *out
     semel__buf_done(&buf);
 }
 
-static void check_notify(const struct look *l)
+static void check_notify(const struct subject *l)
 {
     if (store_is(l->r, SEMEL_CONF_STORE_SQLITE))
         WRONG(l, "notify", "%s.notify is for PostgreSQL; the relay of an SQLite file sees at once that it has changed",
@@ -1335,7 +1335,7 @@ static bool is_plain_value(struct semel_str value)
     return value.n > 0 && value.n <= 100;
 }
 
-static void check_table(const struct look *l, const struct semel_conf_outbox *outbox)
+static void check_table(const struct subject *l, const struct semel_conf_outbox *outbox)
 {
     const struct semel_relay_table *t = &outbox->table;
     const char *path = l->r->path;
@@ -1363,7 +1363,7 @@ static void check_table(const struct look *l, const struct semel_conf_outbox *ou
 
 static void check_outbox(struct conf_reader *r, struct semel_conf_outbox *outbox, const struct conf_node *node)
 {
-    const struct look l = {r, NULL, node};
+    const struct subject l = {r, NULL, node};
     struct conf_check check;
     check_init(&check, r, NULL, node, "to");
     check.base.route = outbox->name;

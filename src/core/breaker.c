@@ -89,7 +89,7 @@ int semel__route_breaker_failures(const struct semel_route_breaker *breaker, con
     return failures;
 }
 
-struct semel_breaker semel__route_breaker_look(const struct semel_route_breaker *breaker)
+struct semel_breaker semel__route_breaker_read(const struct semel_route_breaker *breaker)
 {
     lock(breaker);
     struct semel_breaker now = breaker->now;

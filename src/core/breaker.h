@@ -21,7 +21,7 @@
 #include "core/retry.h"
 
 struct semel_route_breaker {
-    struct semel_breaker now;    /* with threads, read it by semel__route_breaker_look */
+    struct semel_breaker now;    /* with threads, read it by semel__route_breaker_read */
     const void *prober;          /* PROBING: the pump that has the probe */
     char why[SEMEL_BREAKER_WHY]; /* of the last failure that was reported; "": not known */
     void *ctx;
@@ -47,6 +47,6 @@ void semel__route_breaker_end(struct semel_route_breaker *breaker, const void *w
 /* The number of failures in a row with which the next batch of `who` starts: 0 for a probe, and enough to stop it where
  * another pump has opened the breaker since `who` was let through. */
 int semel__route_breaker_failures(const struct semel_route_breaker *breaker, const void *who);
-struct semel_breaker semel__route_breaker_look(const struct semel_route_breaker *breaker);
+struct semel_breaker semel__route_breaker_read(const struct semel_route_breaker *breaker);
 
 #endif

@@ -152,8 +152,8 @@ static void step(struct position_lane *lane, int64_t offset, bool acked)
 }
 
 /* Computes where each partition would end; settled NULL: as if all were acknowledged. false: no memory. */
-static bool look(struct semel_position_updates *position_updates, const struct semel_delivery *deliveries,
-                 const struct semel_settled *settled, size_t n)
+static bool compute_ends(struct semel_position_updates *position_updates, const struct semel_delivery *deliveries,
+                         const struct semel_settled *settled, size_t n)
 {
     for (size_t i = 0; i < position_updates->n; i++)
         position_updates->lanes[i].touched = false;
@@ -237,7 +237,7 @@ static semel_status updates_begin(struct semel_position_updates *position_update
     inbox->position_updates = NULL;
     if (!any_marked(deliveries, n))
         return SEMEL_OK;
-    if (!look(position_updates, deliveries, NULL, n))
+    if (!compute_ends(position_updates, deliveries, NULL, n))
         return semel__fail_memory(err);
     inbox->position_updates = position_updates;
     return SEMEL_OK;
@@ -288,8 +288,8 @@ static semel_status updates_end(struct semel_position_updates *position_updates,
     position_updates->refused = refused;
     if (!any_marked(deliveries, n))
         return SEMEL_OK;
-    report_fenced(position_updates); /* before look(): the items of the batch were refused */
-    if (!look(position_updates, deliveries, settled, n))
+    report_fenced(position_updates); /* before compute_ends(): the items of the batch were refused */
+    if (!compute_ends(position_updates, deliveries, settled, n))
         return SEMEL_OK;
     for (size_t i = 0; i < position_updates->n; i++)
         if (position_updates->lanes[i].touched)
@@ -376,7 +376,7 @@ static semel_status connect_store(struct semel_pump *pump, int64_t now_us, struc
     semel_status status = semel_store_reopen(pump->inbox->store, err);
     pump->store_down = status != SEMEL_OK;
     /* The cause that opened the breaker is over; an idle route would have nothing to probe with. */
-    if (status == SEMEL_OK && semel__route_breaker_look(pump->breaker).cause == SEMEL_CLASS_ENVIRONMENT)
+    if (status == SEMEL_OK && semel__route_breaker_read(pump->breaker).cause == SEMEL_CLASS_ENVIRONMENT)
         semel__route_breaker_success(pump->breaker);
     return note_store(pump, status, err, now_us);
 }
@@ -396,7 +396,7 @@ static semel_status connect(struct semel_pump *pump, int64_t now_us, struct seme
 /* A probe runs however many have failed before it. */
 static void bound_failures(struct semel_pump *pump)
 {
-    pump->inbox->failures_max = semel__route_breaker_look(pump->breaker).threshold;
+    pump->inbox->failures_max = semel__route_breaker_read(pump->breaker).threshold;
     pump->inbox->failures = semel__route_breaker_failures(pump->breaker, pump);
 }
 
@@ -586,13 +586,13 @@ int64_t semel__pump_until(const struct semel_pump *pump, int64_t now_us)
 {
     if (paused(pump, now_us))
         return pump->resume_us;
-    const struct semel_breaker now = semel__route_breaker_look(pump->breaker);
+    const struct semel_breaker now = semel__route_breaker_read(pump->breaker);
     return semel__breaker_until(&now, now_us);
 }
 
 bool semel__pump_probes(const struct semel_pump *pump, int64_t now_us)
 {
-    const struct semel_breaker now = semel__route_breaker_look(pump->breaker);
+    const struct semel_breaker now = semel__route_breaker_read(pump->breaker);
     return now.state != SEMEL_BREAKER_CLOSED && semel__breaker_until(&now, now_us) == SEMEL_NONE;
 }
 

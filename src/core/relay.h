@@ -129,7 +129,7 @@ struct semel_relay_table {
 };
 
 /* What the catalog says of it. */
-struct semel_relay_look {
+struct semel_relay_inspection {
     char relation[300];
     char order_type[80];
     bool indexed;    /* a scan reads what is not published, and little else */
@@ -171,10 +171,10 @@ struct semel_relay_end {
 /* What the relay needs of a store. Each is inside a transaction of its own unless it says otherwise. */
 struct semel_relay_ops {
     /* Needs no transaction, and changes nothing. INVALID: the table cannot be relayed, and why, by name. */
-    semel_status (*look)(struct semel_store *store, const struct semel_relay_table *table, struct semel_relay_look *ret,
-                         struct semel_error *err);
+    semel_status (*inspect)(struct semel_store *store, const struct semel_relay_table *table,
+                            struct semel_relay_inspection *ret, struct semel_error *err);
     /* From now on this handle of the store works on that table, until it is called with NULL. The arena is the
-     * caller's, and lives as long. *ret_shard: its only one. INVALID: as by `look`. */
+     * caller's, and lives as long. *ret_shard: its only one. INVALID: as by `inspect`. */
     semel_status (*map)(struct semel_store *store, const struct semel_relay_table *table, struct semel_arena *arena,
                         int64_t *ret_shard, struct semel_error *err);
     size_t shards;

@@ -397,7 +397,7 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
                               size_t *ret_n, struct semel_error *err)
 {
     struct semel_inbox *inbox = take->inbox;
-    static const struct semel__transaction look = {.body = find};
+    static const struct semel__transaction query = {.body = find};
     struct work work = {.inbox = inbox};
     semel__arena_reset(&inbox->scratch);
     take->n = 0;
@@ -405,7 +405,7 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
     take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
     if (take->rows == NULL)
         return semel__fail_memory(err);
-    semel_status status = semel__transaction_run(inbox->store, &look, take, err);
+    semel_status status = semel__transaction_run(inbox->store, &query, take, err);
     if (status != SEMEL_OK || take->n == 0)
         return status;
     work.mode = take->alone ? WORK_TAKE_ALONE : WORK_TAKE;
@@ -476,7 +476,7 @@ static semel_status find_gaps(void *ctx, int64_t now_us, bool *undo, struct seme
 static semel_status decide(struct take *take, size_t *ret_n, struct semel_error *err)
 {
     struct semel_inbox *inbox = take->inbox;
-    static const struct semel__transaction look = {.body = find_gaps};
+    static const struct semel__transaction query = {.body = find_gaps};
     struct work work = {.inbox = inbox, .mode = WORK_GAPS};
     semel__arena_reset(&inbox->scratch);
     take->n = 0;
@@ -484,7 +484,7 @@ static semel_status decide(struct take *take, size_t *ret_n, struct semel_error 
     take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
     if (take->rows == NULL)
         return semel__fail_memory(err);
-    semel_status status = semel__transaction_run(inbox->store, &look, take, err);
+    semel_status status = semel__transaction_run(inbox->store, &query, take, err);
     if (status != SEMEL_OK || take->n == 0)
         return status;
     status = settle_rows(take, &work, err);
@@ -635,11 +635,11 @@ static semel_status recover(struct semel_inbox *inbox, struct semel_row *rows, s
  * open must not block recovery of the others. */
 semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
-    static const struct semel__transaction look = {.body = find_expired};
+    static const struct semel__transaction query = {.body = find_expired};
     struct expired expired = {.inbox = inbox, .max = max < SEMEL_BATCH_MAX / 10 ? 10 * max : SEMEL_BATCH_MAX};
     *ret_n = 0;
     semel__arena_reset(&inbox->arena);
-    semel_status status = semel__transaction_run(inbox->store, &look, &expired, err);
+    semel_status status = semel__transaction_run(inbox->store, &query, &expired, err);
     for (size_t at = 0, part; status == SEMEL_OK && at < expired.n && *ret_n < max; at += part) {
         part = max - *ret_n < expired.n - at ? max - *ret_n : expired.n - at;
         status = recover(inbox, expired.rows + at, part, ret_n, err);
@@ -747,7 +747,7 @@ static semel_status delete_rest(void *ctx, int64_t now_us, bool *undo, struct se
     (void)undo;
     semel_status status = semel_store_purge_business(inbox->store, consumer, now_us, purge->max, &purge->n, err);
     if (status == SEMEL_OK)
-        status = semel_store_purge_side(inbox->store, consumer, purge->before_us, purge->max, inbox->places.keys, err);
+        status = semel_store_purge_keys(inbox->store, consumer, purge->before_us, purge->max, inbox->places.keys, err);
     return status;
 }
 
@@ -806,7 +806,7 @@ static semel_status cut(void *ctx, int64_t now_us, bool *undo, struct semel_erro
 
 semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
-    static const struct semel__transaction look = {.body = cut}, rest_of = {.body = delete_rest};
+    static const struct semel__transaction query = {.body = cut}, rest_of = {.body = delete_rest};
     struct purge rest = {.inbox = inbox, .max = max < PURGE_CHUNK ? max : PURGE_CHUNK};
     struct semel_str *sources;
     struct semel_error local = {0};
@@ -817,7 +817,7 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
     semel_status status = semel_store_sources(inbox->store, inbox->policy->consumer, &inbox->arena, &sources,
                                               &n_sources, err);
     if (status == SEMEL_OK)
-        status = semel__transaction_run(inbox->store, &look, &rest, err);
+        status = semel__transaction_run(inbox->store, &query, &rest, err);
     size_t first = status == SEMEL_OK && n_sources > 1 ? (size_t)(semel__random_next(inbox->rng) % n_sources) : 0;
     for (size_t i = 0; status == SEMEL_OK && i < n_sources && *ret_n < max; i++)
         status = purge_source(inbox, sources[(first + i) % n_sources], rest.before_us, max, ret_n, &in_vain, err);

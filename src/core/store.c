@@ -357,11 +357,11 @@ semel_status semel_store_purge_business(struct semel_store *store, struct semel_
     return store->ops->purge_business(store, consumer, now_us, max, ret_deleted, err);
 }
 
-semel_status semel_store_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+semel_status semel_store_purge_keys(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
                                     char place[SEMEL_ID_MAX + 1], struct semel_error *err)
 {
     assert(store->in_tx && max > 0);
-    return store->ops->purge_side(store, consumer, before_us, max, place, err);
+    return store->ops->purge_keys(store, consumer, before_us, max, place, err);
 }
 
 /* What is no JSON object has no names, and is refused by whoever reads it. */

@@ -303,7 +303,7 @@ struct semel_store_options {
     int lock_timeout_ms;             /* 0: 5000 */
     bool create;                     /* create the database when it is missing */
     bool migrate;                    /* bring the schema up to date on opening */
-    bool look;                       /* opening changes nothing: sequences that began anew stay as they are */
+    bool inspect;                    /* opening changes nothing: sequences that began anew stay as they are */
 };
 
 /* The `code` of the error when a store cannot be opened as it is. Databases use no numbers below zero. */
@@ -405,7 +405,7 @@ struct semel_store_ops {
     /* Deletes at most `max` conflicts whose last repeat came before `before_us`. Then reads 10 * max order keys behind
      * `place` ("": from the first), moves `place` on, and deletes the keys without information: no version was applied,
      * no row is unfinished, unchanged since `before_us`. */
-    semel_status (*purge_side)(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+    semel_status (*purge_keys)(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
                                char place[SEMEL_ID_MAX + 1], struct semel_error *err);
 
     semel_status (*outbox_put)(struct semel_store *store, const struct semel__event *event, int64_t now_us,
@@ -522,7 +522,7 @@ semel_status semel_store_aged(struct semel_store *store, struct semel_str consum
 semel_status semel_store_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                int64_t before_us, size_t max, size_t looks, size_t *ret_deleted,
                                struct semel_error *err);
-semel_status semel_store_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+semel_status semel_store_purge_keys(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
                                     char place[SEMEL_ID_MAX + 1], struct semel_error *err);
 semel_status semel_store_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
                                         size_t max, size_t *ret_deleted, struct semel_error *err);

@@ -367,7 +367,7 @@ static semel_status count_keys(struct semel_daemon *daemon, struct semel_store *
     struct semel_keys_state state;
     semel_status status = semel_query_keys_state(store, KEYS_CAP, arena, &state, err);
     if (status == SEMEL_OK)
-        semel__stats_keys_look(daemon->stats, &state, semel__now(&semel__clock_real));
+        semel__stats_keys_rows(daemon->stats, &state, semel__now(&semel__clock_real));
     return status;
 }
 

@@ -453,7 +453,7 @@ static semel_status count(struct semel_unit *unit, struct semel_store *store, st
     semel_status status = semel_query_outbox_state(store, table_of(outbox_of(unit)->conf), false, COUNT_CAP, arena,
                                                    &state, err);
     if (status == SEMEL_OK)
-        semel__stats_outbox_look(outbox_of(unit)->stats, &state, semel__now(&semel__clock_real));
+        semel__stats_outbox_rows(outbox_of(unit)->stats, &state, semel__now(&semel__clock_real));
     return status;
 }
 

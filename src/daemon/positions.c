@@ -168,7 +168,7 @@ bool semel__positions_stale(struct semel_positions *positions)
     return stale;
 }
 
-semel_status semel__positions_look(struct semel_positions *positions, struct semel_error *err)
+semel_status semel__positions_check(struct semel_positions *positions, struct semel_error *err)
 {
     struct semel_position *items;
     struct semel_arena arena;

@@ -38,7 +38,7 @@ void semel__positions_stamp(struct semel_positions *positions, struct semel_deli
 /* For struct semel_position_updates (fenced, fenced_ctx). What was read under an older epoch than ours is no news. */
 void semel__positions_fenced(void *ctx, struct semel_str source, int32_t partition, int64_t epoch);
 /* Looks whether an epoch of ours was raised: while nothing comes no worker would notice. By the thread that polls. */
-semel_status semel__positions_look(struct semel_positions *positions, struct semel_error *err);
+semel_status semel__positions_check(struct semel_positions *positions, struct semel_error *err);
 /* An epoch of ours was raised by somebody else: the broker must be opened anew, which takes the partitions again, or
  * finds that they are not ours. True once. */
 bool semel__positions_stale(struct semel_positions *positions);

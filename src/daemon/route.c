@@ -28,7 +28,7 @@
 #define BUSY_MS 10   /* while workers have something, their answers are due soon */
 #define FULL_MS 100  /* the longest wait for room that is worth a poll */
 #define HELD_MS 50
-#define LOOK_US 1000000
+#define GAUGES_US 1000000
 #define ARENA_MAX ((size_t)256 << 20)
 #define COUNT_CAP 10000
 
@@ -303,7 +303,7 @@ struct source {
     struct semel_random rng;
     bool down;
     int failures;
-    int64_t next_look_us;
+    int64_t next_gauges_us;
 };
 
 static struct semel_daemon *daemon_of(const struct source *source)
@@ -438,27 +438,27 @@ static void stamp(struct source *source, struct semel_delivery *deliveries, size
         source->down = true;
 }
 
-static void look_positions(struct source *source)
+static void check_positions(struct source *source)
 {
     struct semel_positions *positions = atomic_load(&source->route->positions);
     struct semel_error err = {0};
-    semel_status status = positions != NULL ? semel__positions_look(positions, &err) : SEMEL_OK;
+    semel_status status = positions != NULL ? semel__positions_check(positions, &err) : SEMEL_OK;
     if (status != SEMEL_OK)
         semel__daemon_log(source->route, SEMEL_LOG_WARN, "cannot check the positions", status, &err, 0);
 }
 
-static void look(struct source *source)
+static void update_gauges(struct source *source)
 {
     int64_t now_us = semel__steady_us();
-    if (now_us < source->next_look_us)
+    if (now_us < source->next_gauges_us)
         return;
-    source->next_look_us = now_us + LOOK_US;
+    source->next_gauges_us = now_us + GAUGES_US;
     size_t out;
     struct semel_source_gauges gauges = {-1, -1, -1};
     (void)semel__handoff_room(source->route->handoff, &out);
     if (source->route->conf->from.kind->gauges != NULL)
         source->route->conf->from.kind->gauges(source->broker, &gauges);
-    look_positions(source);
+    check_positions(source);
     semel__stats_source(source->route->stats, out, gauges.behind, gauges.assigned, gauges.stopped);
 }
 
@@ -518,7 +518,7 @@ static void turn(struct source *source)
         source->down |= status != SEMEL_OK; /* no memory to hand them out: they come again */
     }
     polled(source, status, &err);
-    look(source);
+    update_gauges(source);
 }
 
 static bool workers_ended(const struct daemon_route *route)
@@ -874,7 +874,7 @@ static void json(struct semel_unit *unit, struct semel_buf *buf)
                     "\"order\":\"%s\",\"breaker\":\"%s\",\"source_up\":%s,\"store_up\":%s,\"held\":%s}",
                     (int)conf->name.n, conf->name.p, conf->from.kind->name, semel__do_name(conf->handler.kind),
                     conf->promise.label.text, semel__order_rests_name(conf->promise.order),
-                    states[semel__route_breaker_look(&route->breaker).state],
+                    states[semel__route_breaker_read(&route->breaker).state],
                     atomic_load(&route->source.up) ? "true" : "false", store_up(route) ? "true" : "false",
                     atomic_load(&route->held) ? "true" : "false");
 }
@@ -887,7 +887,7 @@ static semel_status count(struct semel_unit *unit, struct semel_store *store, st
     size_t n;
     semel_status status = semel_query_counts(store, route->conf->name, COUNT_CAP, 0, arena, &counts, &n, err);
     if (status == SEMEL_OK)
-        semel__stats_look(route->stats, counts, n, semel__now(&semel__clock_real));
+        semel__stats_rows(route->stats, counts, n, semel__now(&semel__clock_real));
     return status;
 }
 

@@ -480,7 +480,7 @@ struct outside {
     struct semel_ending *endings;
     size_t *which;
     size_t n, used;
-    bool look; /* something may be due */
+    bool may_be_due; /* a message */
     bool cancelled;
     int64_t next_ask_us, ask_every_us;
     int64_t ask_after;  /* the arrival that was asked for last: each has its turn; SEMEL_NONE */
@@ -578,7 +578,7 @@ static void take_due(struct outside *o, int64_t now_us)
     semel_status status = semel__pump_take(&o->worker->pump, now_us, room, &o->arena, o->leases, &n, &err);
     o->heard &= n == 0;
     start_all(o, o->leases, n, from_us);
-    o->look = status == SEMEL_OK && n > 0;
+    o->may_be_due = status == SEMEL_OK && n > 0;
     outside_note(o, status, &err);
 }
 
@@ -591,7 +591,7 @@ static void outside_tick(struct outside *o, int64_t now_us)
     if (status == SEMEL_OK)
         status = semel__daemon_settings_ask(worker, &err);
     semel__daemon_worker_ticked(worker, now_us, n == 0 && o->used == 0);
-    o->look = status == SEMEL_OK;
+    o->may_be_due = status == SEMEL_OK;
     outside_note(o, status, &err);
 }
 
@@ -663,7 +663,7 @@ static semel_status list_unknown(struct outside *o, size_t max, struct semel_row
 
 static bool pauses(const struct outside *o)
 {
-    return semel__route_breaker_look(o->worker->pump.breaker).state != SEMEL_BREAKER_CLOSED;
+    return semel__route_breaker_read(o->worker->pump.breaker).state != SEMEL_BREAKER_CLOSED;
 }
 
 static void ask(struct outside *o)
@@ -803,7 +803,7 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
     worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
     if (semel__str_given(reason)) {
         o->ask_every_us = ASK_FIRST_US;
-        o->look = true;
+        o->may_be_due = true;
     }
     slot_free(o, slot);
 }
@@ -867,7 +867,7 @@ static void settle(struct outside *o)
         if (status != SEMEL_OK && !o->leases[i].lost && o->leases[i].progress.state == SEMEL_STATE_PROCESSING)
             continue;
         slot_free(o, &o->slots[o->which[i]]);
-        o->look = true; /* the next of its key may run */
+        o->may_be_due = true; /* the next of its key may run */
     }
     n = status == SEMEL_OK ? gather(o, SLOT_UNTOUCHED) : 0;
     tried |= n > 0;
@@ -938,7 +938,7 @@ static void wait_ends(struct outside *o, bool stopping)
     int64_t now_us = semel__now(&semel__clock_real);
     bool paused = semel__pump_until(&worker->pump, now_us) != SEMEL_NONE;
     bool held = atomic_load(&worker->route->held);
-    bool open = !stopping && !held && !rests(o) && !paused && o->used < o->n, again = open && o->look;
+    bool open = !stopping && !held && !rests(o) && !paused && o->used < o->n, again = open && o->may_be_due;
     size_t n = semel__caller_wait(o->caller, again ? 0 : wait_of(o, stopping), open ? o->ready_fd : worker->wake_fd,
                                   ends, ENDS_MAX);
     (void)worker_wait(worker, 0, false); /* consumes the wake-up */
@@ -970,7 +970,7 @@ static void outside_turn(struct outside *o)
     if (o->worker->unknown.full)
         o->worker->pump.resume_us = now_us + COUNT_PAUSE_US;
     bool start = !rests(o) && may_start(o, now_us);
-    if (start && o->look && o->used < o->n)
+    if (start && o->may_be_due && o->used < o->n)
         take_due(o, now_us);
     if (start && !rests(o) && o->used < o->n)
         claim(o, now_us);
@@ -1122,7 +1122,7 @@ static void run_outside(void *arg)
 {
     struct daemon_worker *worker = arg;
     struct outside o = {
-        .worker = arg, .ready_fd = -1, .look = true, .ask_every_us = ASK_FIRST_US, .ask_after = SEMEL_NONE};
+        .worker = arg, .ready_fd = -1, .may_be_due = true, .ask_every_us = ASK_FIRST_US, .ask_after = SEMEL_NONE};
     semel__arena_init(&o.arena, TAKEN_MAX);
     if (open_caller(&o) && worker_open(worker)) {
         if (make_slots(&o) && make_ready_fd(&o)) {

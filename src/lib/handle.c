@@ -619,7 +619,7 @@ static semel_status restore_begun(struct semel *s, struct semel_error *err)
 
 /* Handles what a savepoint of the caller's has undone since the last call: drops undone begins; messages whose end was
  * undone are pending again. */
-static semel_status look_again(struct semel *s, struct semel_error *err)
+static semel_status handle_undone(struct semel *s, struct semel_error *err)
 {
     while (s->pending.n > 0) {
         struct held *last = s->pending.items[s->pending.n - 1];
@@ -690,7 +690,7 @@ static semel_status begin(struct semel *s, const struct semel_msg *msg, struct s
     if (status == SEMEL_OK)
         status = semel__take_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
-        status = look_again(s, err);
+        status = handle_undone(s, err);
     if (status == SEMEL_OK)
         status = make_room(s, err);
     if (status == SEMEL_OK)
@@ -712,7 +712,7 @@ static semel_status find(struct semel *s, const struct semel__msg *name, struct 
                          struct semel_row **ret_row, struct semel_error *err)
 {
     *ret_held = NULL;
-    semel_status status = look_again(s, err);
+    semel_status status = handle_undone(s, err);
     if (status == SEMEL_OK && (!semel__held_room(&s->ended) || !semel__held_room(&s->pending)))
         status = semel__fail_memory(err); /* now, because a written end must fit into the list */
     if (status != SEMEL_OK)

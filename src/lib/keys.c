@@ -56,7 +56,7 @@ static void forget(struct semel *s, int64_t token)
 }
 
 /* Drops begins that a savepoint of the caller's has undone. Inside a transaction. */
-static semel_status look_again(struct semel *s, const struct semel_key_ops *ops, struct semel_error *err)
+static semel_status drop_undone(struct semel *s, const struct semel_key_ops *ops, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     for (int i = s->n_keys; status == SEMEL_OK && i-- > 0;) {
@@ -75,7 +75,7 @@ static semel_status start(struct semel *s, const struct semel_key_ops *ops, int6
     semel_status status = semel_store_begin(s->store, SEMEL_TX_OWN, ret_now_us, err);
     if (status != SEMEL_OK)
         return status;
-    status = look_again(s, ops, err);
+    status = drop_undone(s, ops, err);
     if (status != SEMEL_OK)
         semel_store_rollback(s->store);
     return status;

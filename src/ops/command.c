@@ -19,7 +19,7 @@
 #define CHUNK 500
 #define CHUNKS_PER_S 10
 #define CAUSES_MAX 50
-#define LOOK_EVERY 20 /* messages, or a second */
+#define CHECK_EVERY 20 /* messages, or a second */
 #define LOOK_STEP_US INT64_C(50000)
 #define WATCHED 256
 #define LOOKS 32 /* messages that are looked at in one go */
@@ -353,8 +353,8 @@ struct semel_bulk {
     struct semel_answer *answers;
     size_t n_chunk, chunk_max;
     int tries;
-    int64_t next_us, looked_us; /* pace: when the next one may go; when the released were looked at */
-    int64_t since_look;
+    int64_t next_us, checked_us; /* pace: when the next one may go; when the released were checked */
+    int64_t since_check;
     int64_t first, again; /* the first place of this run; the last that was retried again (see handle_again) */
     const char *stopped;  /* why it ended early: a word for programs; NULL: it did not */
     char cause[700];      /* the same for people */
@@ -678,7 +678,7 @@ static bool most_failed(const struct semel_bulk *b)
 
 /* Looks at some of those that were released, of one consumer. Stops when most of the last that ended have failed
  * again. */
-static semel_status look_at_some(struct semel_bulk *b, struct semel_error *err)
+static semel_status check_some(struct semel_bulk *b, struct semel_error *err)
 {
     struct place *places[LOOKS];
     struct semel_fetched found[LOOKS];
@@ -708,15 +708,15 @@ static semel_status look_at_some(struct semel_bulk *b, struct semel_error *err)
 }
 
 /* From time to time: have those that were released failed again? */
-static void look_back(struct semel_bulk *b)
+static void check_released(struct semel_bulk *b)
 {
     struct semel_error err = {0};
     int64_t now_us = semel__steady_us();
-    if (b->since_look < LOOK_EVERY && now_us - b->looked_us < 1000000)
+    if (b->since_check < CHECK_EVERY && now_us - b->checked_us < 1000000)
         return;
-    b->since_look = 0;
-    b->looked_us = now_us;
-    semel_status status = look_at_some(b, &err);
+    b->since_check = 0;
+    b->checked_us = now_us;
+    semel_status status = check_some(b, &err);
     if (status != SEMEL_OK && status != SEMEL_RETRY)
         semel__bulk_stop(b, "store", err.text);
 }
@@ -810,8 +810,8 @@ static void was_changed(struct semel_answer *answer)
 }
 
 /* After a commit of unknown outcome: the marks tell. */
-static semel_status look_again(struct semel_bulk *b, const struct semel_selected *first, bool *ret_done,
-                               struct semel_error *err)
+static semel_status was_done(struct semel_bulk *b, const struct semel_selected *first, bool *ret_done,
+                             struct semel_error *err)
 {
     struct semel_selected *left = NULL;
     size_t n = 0;
@@ -839,7 +839,7 @@ static semel_status act_on(struct semel_bulk *b, const struct semel_selected *ch
     if (status == SEMEL_OK)
         status = act_on_rows(b->ops, &b->given, rows, *ret_n, again ? NULL : &marked, b->answers, err);
     if (status == SEMEL_UNKNOWN && !again)
-        status = look_again(b, chosen, &done, err);
+        status = was_done(b, chosen, &done, err);
     for (size_t i = 0; status == SEMEL_OK && done && i < *ret_n; i++)
         if (b->answers[i].judged == SEMEL_JUDGED_CHANGED)
             was_changed(&b->answers[i]);
@@ -875,10 +875,10 @@ static void note(struct semel_bulk *b)
     if (done == 0)
         return;
     went(b, done);
-    b->since_look += done;
+    b->since_check += done;
     b->watched_until_us = semel__time_add(semel__steady_us(), b->options.wait_us);
     if (b->given.kind == SEMEL_COMMAND_RETRY && !b->watching)
-        look_back(b);
+        check_released(b);
 }
 
 /* What kept a chunk from being done may not be there for fewer: contention, or a row that the store refuses. */

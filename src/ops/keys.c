@@ -314,7 +314,7 @@ static bool releases(const struct semel_key_instruction *given)
     return given->kind == SEMEL_COMMAND_DISCARD || given->not_done;
 }
 
-static semel_status look(struct acting *a, struct semel_error *err)
+static semel_status read_key(struct acting *a, struct semel_error *err)
 {
     return semel_query_key(a->ops->store, a->report->scope, a->report->key, false, a->ops->arena, &a->row, err);
 }
@@ -372,7 +372,7 @@ static semel_status body(void *ctx, int64_t now_us, bool *undo, struct semel_err
     struct acting *a = ctx;
     semel_status status = semel_query_key_lock(a->ops->store, a->report->scope, a->report->key, err);
     if (status == SEMEL_OK)
-        status = look(a, err);
+        status = read_key(a, err);
     if (status != SEMEL_OK)
         return status;
     a->report->judged = judge(a, now_us);
@@ -403,7 +403,7 @@ semel_status semel__ops_key_command(struct semel_ops *ops, const struct semel_ke
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "this store has no idempotency keys");
     semel_status status = check_name(scope, key, err);
     if (status == SEMEL_OK && dry_run) {
-        status = look(&a, err);
+        status = read_key(&a, err);
         ret->judged = judge(&a, semel__now(&semel__clock_real));
     } else if (status == SEMEL_OK) {
         status = semel__transaction_run(ops->store, &tx, &a, err);

@@ -326,7 +326,7 @@ struct acting {
     bool found;
 };
 
-static semel_status look(struct acting *a, struct semel_error *err)
+static semel_status read_event(struct acting *a, struct semel_error *err)
 {
     struct semel_event_row *row = NULL;
     semel_status status = semel_query_event(a->ops->store, a->id, false, a->ops->arena, &row, err);
@@ -357,11 +357,11 @@ static semel_status change(struct acting *a, int64_t now_us, bool *undo, struct 
 static semel_status body(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct acting *a = ctx;
-    semel_status status = look(a, err);
+    semel_status status = read_event(a, err);
     if (status == SEMEL_OK && a->found && a->row.status != SEMEL_EVENT_PUBLISHED) {
         status = semel_query_event_lock(a->ops->store, &a->row, err);
         if (status == SEMEL_OK)
-            status = look(a, err);
+            status = read_event(a, err);
     }
     if (status != SEMEL_OK)
         return status;
@@ -390,7 +390,7 @@ semel_status semel__ops_event_command(struct semel_ops *ops, const struct semel_
     *ret = (struct semel_event_answer){.kind = SEMEL_SKIPPED};
     semel_status status = check_id(id, ret->id, err);
     if (status == SEMEL_OK && dry_run) {
-        status = look(&a, err);
+        status = read_event(&a, err);
         a.judged = judge(given->kind, a.found ? &a.row : NULL);
     } else if (status == SEMEL_OK) {
         status = semel__transaction_run(ops->store, &tx, &a, err);

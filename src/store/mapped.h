@@ -28,9 +28,9 @@ struct sql_mapping {
     struct sql_statement made[SQL_COUNT]; /* text NULL: the statement is no template */
 };
 
-/* `look` and `map` of struct semel_relay_ops. */
-semel_status semel__mapped_look(struct semel_store *store, const struct semel_relay_table *table,
-                                struct semel_relay_look *ret, struct semel_error *err);
+/* `inspect` and `map` of struct semel_relay_ops. */
+semel_status semel__mapped_inspect(struct semel_store *store, const struct semel_relay_table *table,
+                                   struct semel_relay_inspection *ret, struct semel_error *err);
 semel_status semel__mapped_map(struct semel_store *store, const struct semel_relay_table *table,
                                struct semel_arena *arena, int64_t *ret_shard, struct semel_error *err);
 

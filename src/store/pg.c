@@ -523,13 +523,13 @@ static semel_status read_server(void *ctx, size_t item, const struct sql_row *ro
     return status == SEMEL_OK ? catalog_first(server.schemas, err) : status;
 }
 
-static semel_status look_at_server(struct pg_store *d, struct semel_error *err)
+static semel_status check_server(struct pg_store *d, struct semel_error *err)
 {
-    return semel__db_do(&d->sql, "looking at the server", SQL_server_look, NULL, NULL, read_server, NULL, err);
+    return semel__db_do(&d->sql, "looking at the server", SQL_server_check, NULL, NULL, read_server, NULL, err);
 }
 
 /* Does the role only read the tables, and call what operators do? */
-static semel_status look_at_role(struct pg_store *d, struct semel_error *err)
+static semel_status read_role(struct pg_store *d, struct semel_error *err)
 {
     static const struct sql_field operates[] = {{.name = SQL_NAME_operates, .lenient = true}};
     bool by_operator = false;
@@ -564,14 +564,14 @@ static semel_status read_timeline(void *ctx, size_t item, const struct sql_row *
     return status;
 }
 
-static semel_status look(struct pg_store *d, bool note, struct timeline *t, struct semel_error *err)
+static semel_status query_timeline(struct pg_store *d, bool note, struct timeline *t, struct semel_error *err)
 {
     semel__db_start(&d->sql, "looking at the timeline");
     if (note) {
         semel__db_run(&d->sql, SQL_timeline_hurry, NULL, NULL, NULL, NULL);
         semel__db_run(&d->sql, SQL_timeline_note, NULL, NULL, NULL, NULL);
     }
-    semel__db_run(&d->sql, SQL_timeline_look, NULL, NULL, read_timeline, t);
+    semel__db_run(&d->sql, SQL_timeline_read, NULL, NULL, read_timeline, t);
     return semel__db_flush(&d->sql, err);
 }
 
@@ -581,10 +581,10 @@ static semel_status learn(struct pg_store *d, struct timeline *t, struct semel_e
     *t = (struct timeline){.now_on = SEMEL_NONE, .last = SEMEL_NONE};
     if (semel__pg_in_tx(d))
         return SEMEL_OK;
-    semel_status status = look(d, false, t, err);
+    semel_status status = query_timeline(d, false, t, err);
     if (status == SEMEL_OK && t->may_note && t->now_on != t->last) {
         struct timeline noted = *t;
-        status = look(d, true, &noted, err);
+        status = query_timeline(d, true, &noted, err);
         if (status == SEMEL_OK)
             *t = noted;
     }
@@ -630,7 +630,7 @@ static void put_noticed(struct pg_store *d, char *out, size_t size)
     struct semel_error ignored;
     if (learn(d, &t, &ignored) == SEMEL_OK && t.recent && t.shown[0] != '\0')
         snprintf(out + strlen(out), size - strlen(out), "; %s", t.shown);
-    (void)semel__db_do(&d->sql, "looking at the sequences", SQL_restart_look, NULL, NULL, read_timeline, &restart,
+    (void)semel__db_do(&d->sql, "looking at the sequences", SQL_restart_read, NULL, NULL, read_timeline, &restart,
                        NULL);
     if (restart.shown[0] != '\0')
         snprintf(out + strlen(out), size - strlen(out), "; %s", restart.shown);
@@ -807,14 +807,14 @@ static semel_status suitable(struct pg_store *d, struct semel_error *err)
     if (status == SEMEL_OK)
         status = parameter_is_utf8(d->conn, "client_encoding", "set it to UTF8 on this connection", err);
     if (status == SEMEL_OK)
-        status = look_at_server(d, err);
+        status = check_server(d, err);
     if (status == SEMEL_OK)
-        status = look_at_role(d, err);
+        status = read_role(d, err);
     if (status == SEMEL_OK)
         status = semel__record_schema_check(&d->sql, err);
     if (status == SEMEL_OK && d->sql.store.options.migrate)
         status = semel__record_migrate(&d->sql.store, NULL, NULL, err);
-    if (status == SEMEL_OK && !d->sql.store.options.look)
+    if (status == SEMEL_OK && !d->sql.store.options.inspect)
         status = move_sequences(d, err);
     return status == SEMEL_OK ? semel__pg_timeline(d, err) : status;
 }

@@ -990,7 +990,7 @@ static semel_status unguard_own(struct pg_store *d, struct semel_error *err)
     int64_t n = 1;
     semel_status status = SEMEL_OK;
     if (d->saved > 0)
-        status = semel__db_count(&d->sql, SQL_guard_look, "guard", NULL, &n, err);
+        status = semel__db_count(&d->sql, SQL_guard_check, "guard", NULL, &n, err);
     return status == SEMEL_OK && n != 1 ? ended(err) : status;
 }
 

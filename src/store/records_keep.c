@@ -172,7 +172,7 @@ static semel_status read_end(void *ctx, size_t item, const struct sql_row *row, 
     return status;
 }
 
-semel_status semel__record_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us,
+semel_status semel__record_purge_keys(struct semel_store *store, struct semel_str consumer, int64_t before_us,
                                       size_t max, char place[SEMEL_ID_MAX + 1], struct semel_error *err)
 {
     struct sql *db = semel__db_of(store);

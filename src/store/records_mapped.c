@@ -753,7 +753,7 @@ static semel_status look_at_plan(const struct mapping *m, bool *ret, struct seme
     return status;
 }
 
-static void say_index(const struct mapping *m, struct semel_relay_look *ret)
+static void say_index(const struct mapping *m, struct semel_relay_inspection *ret)
 {
     struct semel_buf buf;
     semel__buf_init(&buf, TEXT_MAX_BYTES);
@@ -773,14 +773,14 @@ static void say_index(const struct mapping *m, struct semel_relay_look *ret)
     semel__buf_done(&buf);
 }
 
-semel_status semel__mapped_look(struct semel_store *store, const struct semel_relay_table *table,
-                                struct semel_relay_look *ret, struct semel_error *err)
+semel_status semel__mapped_inspect(struct semel_store *store, const struct semel_relay_table *table,
+                                   struct semel_relay_inspection *ret, struct semel_error *err)
 {
     struct sql *db = semel__db_of(store);
     struct sql_mapping *made = NULL, *before = db->mapping;
     struct semel_arena arena;
     struct mapping m;
-    *ret = (struct semel_relay_look){.indexed = false};
+    *ret = (struct semel_relay_inspection){.indexed = false};
     semel__arena_init(&arena, 1 << 20);
     semel_status status = make(&m, store, table, &arena, &made, err);
     db->mapping = made;

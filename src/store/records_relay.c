@@ -545,7 +545,7 @@ static semel_status sent_purge(struct semel_store *store, int64_t before_us, siz
 }
 
 #define RELAY_OPS                                                                                                   \
-    .look = semel__mapped_look, .map = semel__mapped_map, .expire = expire, .join = join, .renew = renew,           \
+    .inspect = semel__mapped_inspect, .map = semel__mapped_map, .expire = expire, .join = join, .renew = renew,     \
     .leave = leave, .peers = peers, .shards_read = shards_read, .shards_write = shards_write, .lock = lock,         \
     .note = note, .end = end, .left = left, .visible = visible, .read = read, .groups = groups, .confirm = confirm, \
     .set_aside = set_aside, .aside_start = aside_start, .aside_fail = aside_fail, .aside_postpone = aside_postpone, \

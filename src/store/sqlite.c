@@ -1112,7 +1112,7 @@ static void disconnect(struct sqlite_store *d)
 }
 
 /* What SQLite would refuse with less to say, and what it would not refuse: a directory, a missing file. */
-static semel_status look(const struct sqlite_store *d, struct semel_error *err)
+static semel_status check_path(const struct sqlite_store *d, struct semel_error *err)
 {
     struct stat st;
     if (stat(d->path, &st) == 0) {
@@ -1163,7 +1163,7 @@ static semel_status connect_own(struct sqlite_store *d, struct semel_error *err)
     /* One thread has the connection at a time (share.c), so that SQLite need not lock it in every call. */
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE |
                 (d->sql.store.options.create ? SQLITE_OPEN_CREATE : 0);
-    semel_status status = d->memory ? SEMEL_OK : look(d, err);
+    semel_status status = d->memory ? SEMEL_OK : check_path(d, err);
     if (status != SEMEL_OK)
         return status;
     if (!d->memory && d->sql.store.options.create)

@@ -56,7 +56,7 @@ static struct semel_broker *open_handle(struct broker_bench *bench)
         assert_true(i < TRIES);
         assert_int_equal(semel_broker_poll(broker, 1, 100, &bench->arena, &d, &n, &bench->err), SEMEL_OK);
         assert_int_equal(n, 0);
-        semel__kafka_look(broker, &view);
+        semel__kafka_view(broker, &view);
     }
     return broker;
 }

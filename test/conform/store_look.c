@@ -666,7 +666,7 @@ static void conflicts_go_by_age_and_at_most_a_hundred_of_a_message_are_kept(void
     record_conflict(world, "b", 1, T0);
     assert_int_equal(world->driver->conflicts(world, "s", "a"), SEMEL_CONFLICTS_MAX);
     begin(world); /* the five that came longest ago are gone already */
-    assert_ok(world, semel_store_purge_side(world->store, SEMEL_STR("c"), T0 + 10, 100, place, &world->err));
+    assert_ok(world, semel_store_purge_keys(world->store, SEMEL_STR("c"), T0 + 10, 100, place, &world->err));
     commit(world);
     assert_int_equal(world->driver->conflicts(world, "s", "a"), SEMEL_CONFLICTS_MAX - 5);
     assert_int_equal(world->driver->conflicts(world, "s", "b"), 0);

@@ -73,7 +73,7 @@ static void *work(void *arg)
             probe(arg, now_us, &rng);
             break;
         case SEMEL_GATE_WAIT:
-            (void)semel__route_breaker_look(&route.breaker);
+            (void)semel__route_breaker_read(&route.breaker);
             break;
         }
     }

@@ -338,7 +338,7 @@ static void no_more_than_prefetch_is_with_us(void **state)
     assert_int_equal(rabbit_side_later(&side, 0, 2, 600000), SEMEL_OK); /* held is with us */
     assert_int_equal(rabbit_side_poll(&side, 10, 300), SEMEL_OK);
     assert_int_equal(side.n, 0);
-    semel__amqp_look(side.broker, &view);
+    semel__amqp_view(side.broker, &view);
     assert_true(view.connected && view.in_flight == 3 && view.held == 2);
     assert_int_equal(rabbit_client_length(&client, queue), 7);
     assert_int_equal(rabbit_side_ack(&side, 2, 1), SEMEL_OK);

@@ -114,12 +114,12 @@ static void acknowledgement_reaches_the_server_while_there_is_polling(void **sta
     kafka_client_send_many(&client, topic, 0, "m", 100);
     kafka_side_open(&side, &server, topic, EARLIEST);
     kafka_side_wait(&side, 60);
-    semel__kafka_look(side.broker, &view);
+    semel__kafka_view(side.broker, &view);
     assert_int_equal(view.in_flight, 60);
     assert_int_equal(view.behind, 100);
     kafka_side_wait(&side, 100);
     kafka_side_ack_all(&side);
-    semel__kafka_look(side.broker, &view);
+    semel__kafka_view(side.broker, &view);
     assert_int_equal(view.behind, 0);
     for (int i = 0; kafka_client_committed(&client, topic, topic, 0) != 100; i++) {
         assert_true(i < KAFKA_SIDE_TRIES);
@@ -151,7 +151,7 @@ static void rebalance_fences_what_moves_and_the_other_goes_on_behind_the_prefix(
         assert_true(i < KAFKA_SIDE_TRIES);
         kafka_side_poll(&a, 1, 50);
         kafka_side_poll(&b, 100, 50);
-        semel__kafka_look(b.broker, &view);
+        semel__kafka_view(b.broker, &view);
     }
     kafka_side_wait(&b, 60);
     for (size_t i = 0; i < a.n_got; i++)

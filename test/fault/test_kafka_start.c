@@ -17,7 +17,7 @@ static void assert_stopped(struct kafka_side *side, size_t n)
 {
     struct semel_kafka_view view;
 
-    semel__kafka_look(side->broker, &view);
+    semel__kafka_view(side->broker, &view);
     assert_int_equal(view.stopped, n);
 }
 

@@ -90,7 +90,7 @@ static void receipt_that_went_stale_is_fenced(void **state)
     for (int i = 0; view.in_flight > 0; i++) {
         assert_true(i < SQS_SIDE_TRIES);
         assert_int_equal(sqs_side_poll(&a, 1, SQS_SIDE_STEP_MS), SEMEL_OK);
-        semel__sqs_look(a.broker, &view);
+        semel__sqs_view(a.broker, &view);
     }
     assert_int_equal(sqs_side_ack(&a, 0), SEMEL_FENCED);
     assert_int_equal(sqs_side_later(&a, 0, 0), SEMEL_FENCED);
@@ -225,7 +225,7 @@ static void no_more_is_taken_than_may_be_in_flight(void **state)
     sqs_side_wait(&a, 25);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(sqs_side_poll(&a, 100, 100), SEMEL_OK);
-        semel__sqs_look(a.broker, &view);
+        semel__sqs_view(a.broker, &view);
         assert_int_equal(view.in_flight + view.waiting, 25);
     }
     ack_from(&a, 0);

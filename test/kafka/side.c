@@ -100,7 +100,7 @@ void kafka_side_wait(struct kafka_side *side, size_t n)
     for (int i = 0; side->n_got < n; i++) {
         if (i == KAFKA_SIDE_TRIES) {
             struct semel_kafka_view view;
-            semel__kafka_look(side->broker, &view);
+            semel__kafka_view(side->broker, &view);
             fail_msg(
                 "%zu of %zu have come; %zu partitions, %zu stopped, %zu in flight, %lld behind; %d errors, last: %s",
                 side->n_got, n, view.assigned, view.stopped, view.in_flight, (long long)view.behind, side->reported,
@@ -117,7 +117,7 @@ void kafka_side_wait_assigned(struct kafka_side *side, size_t n)
     for (int i = 0; view.assigned != n; i++) {
         assert_true(i < KAFKA_SIDE_TRIES);
         kafka_side_poll(side, 1, KAFKA_SIDE_STEP_MS);
-        semel__kafka_look(side->broker, &view);
+        semel__kafka_view(side->broker, &view);
     }
 }
 

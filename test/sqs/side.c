@@ -109,11 +109,11 @@ void sqs_side_settle(struct sqs_side *side)
 {
     struct semel_sqs_view view;
 
-    semel__sqs_look(side->broker, &view);
+    semel__sqs_view(side->broker, &view);
     for (int i = 0; view.answers > 0; i++) {
         assert_true(i < SQS_SIDE_TRIES);
         sqs_side_poll(side, 1, 10);
-        semel__sqs_look(side->broker, &view);
+        semel__sqs_view(side->broker, &view);
     }
 }
 

@@ -1012,11 +1012,11 @@ static bool conflict_gone(const struct mem_rec *rec, const struct aged *aged)
 }
 
 /* A key is stored here only with a version, or with skipped ones, which are kept for ever. */
-static semel_status mem_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+static semel_status mem_purge_keys(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
                                    char place[SEMEL_ID_MAX + 1], struct semel_error *err)
 {
     struct semel_mem_db *db = self(store)->db;
-    semel_status status = enter(self(store), "purge_side", true, err);
+    semel_status status = enter(self(store), "purge_keys", true, err);
     const struct aged aged = {.consumer = semel__mem_consumer(db, consumer), .before_us = before_us};
     size_t deleted;
 
@@ -1480,7 +1480,7 @@ const struct semel_store_ops semel__store_mem = {
     .watermark = mem_raise,
     .aged = mem_aged,
     .purge = mem_purge,
-    .purge_side = mem_purge_side,
+    .purge_keys = mem_purge_keys,
     .parked = mem_parked,
     .large = mem_large,
     .purge_business = mem_purge_business,

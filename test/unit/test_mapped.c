@@ -438,16 +438,16 @@ static void hostile_names_are_not_found(void **state)
                                         "events WHERE true OR true --",
                                         "nowhere.events",
                                         "'events'"};
-    struct semel_relay_look look;
+    struct semel_relay_inspection look;
     struct semel_error err;
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         struct semel_relay_table t = plain;
         t.name = semel__str(names[i]);
-        assert_int_equal(rig.world->store->ops->relay->look(rig.world->store, &t, &look, &err), SEMEL_INVALID);
+        assert_int_equal(rig.world->store->ops->relay->inspect(rig.world->store, &t, &look, &err), SEMEL_INVALID);
         t = plain;
         t.id = semel__str(names[i]);
-        assert_int_equal(rig.world->store->ops->relay->look(rig.world->store, &t, &look, &err), SEMEL_INVALID);
+        assert_int_equal(rig.world->store->ops->relay->inspect(rig.world->store, &t, &look, &err), SEMEL_INVALID);
         assert_non_null(strstr(err.text, "`id`"));
     }
     assert_int_equal(rows("true"), 0);
@@ -473,15 +473,15 @@ static void least_table_is_published(void **state)
     assert_true(rig.sink.got[1].tombstone);
 }
 
-#define REFUSED(column, value, words)                                                                           \
-    do {                                                                                                        \
-        struct semel_relay_table t = plain;                                                                     \
-        struct semel_relay_look look;                                                                           \
-        struct semel_error err = {0};                                                                           \
-        t.column = semel__str(value);                                                                           \
-        assert_int_equal(rig.world->store->ops->relay->look(rig.world->store, &t, &look, &err), SEMEL_INVALID); \
-        if (strstr(err.text, words) == NULL)                                                                    \
-            fail_msg("%s", err.text);                                                                           \
+#define REFUSED(column, value, words)                                                                              \
+    do {                                                                                                           \
+        struct semel_relay_table t = plain;                                                                        \
+        struct semel_relay_inspection look;                                                                        \
+        struct semel_error err = {0};                                                                              \
+        t.column = semel__str(value);                                                                              \
+        assert_int_equal(rig.world->store->ops->relay->inspect(rig.world->store, &t, &look, &err), SEMEL_INVALID); \
+        if (strstr(err.text, words) == NULL)                                                                       \
+            fail_msg("%s", err.text);                                                                              \
     } while (0)
 
 static void tables_that_cannot_be_relayed_are_refused_by_name(void **state)
@@ -509,14 +509,14 @@ static void tables_that_cannot_be_relayed_are_refused_by_name(void **state)
 static bool indexed(const char *mark, const char *unmarked, char index[600])
 {
     struct semel_relay_table t = plain;
-    struct semel_relay_look look;
+    struct semel_relay_inspection look;
     if (mark != NULL)
         t.mark = semel__str(mark);
     if (unmarked != NULL) {
         t.unmarked = semel__str(unmarked);
         t.marked = SEMEL_STR("SENT");
     }
-    assert_ok(rig.world, rig.world->store->ops->relay->look(rig.world->store, &t, &look, &rig.world->err));
+    assert_ok(rig.world, rig.world->store->ops->relay->inspect(rig.world->store, &t, &look, &rig.world->err));
     memcpy(index, look.index, sizeof look.index);
     return look.indexed;
 }

@@ -256,14 +256,14 @@ static void rows_by_state_fall_back_to_nothing(void **state)
         {SEMEL_STR("billing"), SEMEL_STATE_COMPLETED, 1000, true, SEMEL_NONE, SEMEL_NONE},
         {SEMEL_STR("another"), SEMEL_STATE_DEAD, 99, false, 1, SEMEL_NONE},
     };
-    semel__stats_look(route, counts, COUNT(counts), now_us);
+    semel__stats_rows(route, counts, COUNT(counts), now_us);
     assert_line("semel_rows{consumer=\"billing\",status=\"failed\"} 7");
     assert_line("semel_rows{consumer=\"billing\",status=\"dead\"} 0");
     assert_line("semel_rows_capped{consumer=\"billing\",status=\"failed\"} 1");
     assert_null(strstr(shown(), "semel_rows{consumer=\"billing\",status=\"completed\"}")); /* they have counters */
     assert_line("semel_oldest_row_age_seconds{consumer=\"billing\",status=\"failed\"} 90");
     assert_line("semel_rows_read_timestamp_seconds{consumer=\"billing\"} 1700000000");
-    semel__stats_look(route, NULL, 0, now_us);
+    semel__stats_rows(route, NULL, 0, now_us);
     assert_line("semel_rows{consumer=\"billing\",status=\"failed\"} 0");
     assert_line("semel_oldest_row_age_seconds{consumer=\"billing\",status=\"failed\"} 0");
 }
@@ -279,7 +279,7 @@ static void causes_of_unknown_keys_fall_back_to_zero_and_rare_ones_are_others(vo
                                     .unknown_us = now_us - INT64_C(60000000),
                                     .causes = {{SEMEL_STR("timeout"), 4}, {{NULL, 0}, 1}},
                                     .n_causes = 2};
-    semel__stats_keys_look(stats, &keys, now_us);
+    semel__stats_keys_rows(stats, &keys, now_us);
     assert_line("semel_idempotency_keys{status=\"processing\"} 3");
     assert_line("semel_idempotency_keys{status=\"unknown\"} 5");
     assert_line("semel_idempotency_stuck_keys 1");
@@ -291,7 +291,7 @@ static void causes_of_unknown_keys_fall_back_to_zero_and_rare_ones_are_others(vo
         snprintf(many[round], sizeof(many[round]), "cause-%d", round);
         keys.causes[0].cause = semel__str(many[round]);
         keys.n_causes = 1;
-        semel__stats_keys_look(stats, &keys, now_us);
+        semel__stats_keys_rows(stats, &keys, now_us);
     }
     assert_line("semel_idempotency_unknown_keys{cause=\"timeout\"} 0");
     assert_line("semel_idempotency_unknown_keys{cause=\"cause-0\"} 0");

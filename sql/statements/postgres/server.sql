@@ -2,7 +2,7 @@
 --
 -- What kind of server this is, whether it is still the same, and what this role may do there.
 
--- name: server_look
+-- name: server_check
 -- only: a file takes writes or cannot be opened
 -- Also safe under the search_path that is to be refused.
 -- gives: recovering, read_only, schemas
@@ -84,7 +84,7 @@ SELECT pg_catalog.pg_notify('semel_outbox'::text, ''::text)
 -- fragment: lately
 pg_catalog.clock_timestamp() - interval '7 days'
 
--- name: timeline_look
+-- name: timeline_read
 -- only: SQLite has no standby
 -- gives: timeline, last_timeline, note, may_note, recent
 SELECT n.timeline, last.timeline AS last_timeline, last.note,
@@ -111,7 +111,7 @@ SELECT pg_catalog.has_table_privilege('semel.restart'::text, 'INSERT'::text) AS 
 -- Its trigger moves sequences that began anew past what is stored.
 INSERT INTO semel.restart (note) VALUES ('')
 
--- name: restart_look
+-- name: restart_read
 -- only: SQLite draws from a table
 -- gives: note
 SELECT r.note FROM semel.restart AS r WHERE r.noticed_at > {lately} ORDER BY r.noticed_at DESC LIMIT 1

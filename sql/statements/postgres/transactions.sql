@@ -37,7 +37,7 @@ SELECT pg_catalog.clock_timestamp() AS now, pg_catalog.current_setting('synchron
 SELECT pg_catalog.clock_timestamp() AS now, pg_catalog.current_setting('transaction_isolation') AS isolation,
     pg_catalog.current_setting('synchronous_standby_names') <> '' AS standby
 
--- name: guard_look
+-- name: guard_check
 -- only: SQLite has an authorizer and hooks
 -- gives: count
 SELECT pg_catalog.count(*) FROM pg_catalog.pg_cursors WHERE name = 'semel_guard'
