@@ -146,7 +146,7 @@ int cli_store_refused(const struct cli_args *args, const char *url, semel_status
 semel_status cli_store_judge(const char *url, struct semel_error *err)
 {
 #ifdef SEMEL_WITH_POSTGRES
-    if (strncmp(url, "postgres", 8) == 0 && semel__pg_exposed_unasked(url))
+    if (strncmp(url, "postgres", 8) == 0 && semel__pg_exposed(url, true))
         return semel__fail(
             err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
             "the store is on another host, and its certificate would not be checked: a fake server could "

@@ -1268,7 +1268,7 @@ static void check_store(const struct subject *top)
 {
 #ifdef SEMEL_WITH_POSTGRES
     const struct semel_conf *conf = &top->r->owned->conf;
-    if (!store_is(top->r, SEMEL_CONF_STORE_POSTGRES) || conf->store_plain || !semel__pg_exposed(conf->store.p))
+    if (!store_is(top->r, SEMEL_CONF_STORE_POSTGRES) || conf->store_plain || !semel__pg_exposed(conf->store.p, false))
         return;
     WRONG(top, "store",
           "store is on another host, and its certificate would not be checked: a fake server could take the password; "

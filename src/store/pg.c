@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * pg.c: the PostgreSQL driver: URLs, connecting, whether the server will do, what is said of it, opening and closing.
+ * pg.c: the PostgreSQL driver: URLs, connecting, checks of the server and notes about it, opening and closing.
  *
  * A URL has one of libpq's two forms: //user@host/database?name=value&... (without its scheme), or name = 'value' ...
  * with blanks between. Our own parameters (semel_...) are taken out; the rest is libpq's, as it is.
@@ -10,19 +10,19 @@
  *
  * A standby that is promoted, and a server that is restored to an earlier moment, begin a new timeline. What their
  * predecessor had committed and they did not get is gone, effect and record alike (P16). That cannot be repaired here.
- * It is noticed, and told three times: to the audit and the table semel.timeline, by whoever sees it first
- * (sql/postgres/013_ground.sql); to whoever uses a handle that has seen another timeline before, by one RETRY; to
- * whoever asks for the status, for a while. A server that keeps its log to itself has no timeline, and nothing is
+ * The driver notices and reports it three times: the first handle that sees it writes to the audit and to the table
+ * semel.timeline (sql/postgres/013_ground.sql); a handle that has seen another timeline before returns one RETRY; and
+ * `about` mentions it for a week. A server that does not show its write-ahead log has no timeline, and nothing is
  * noticed.
  *
  * A database that was restored from a dump of its data, or that took over by logical replication, has the rows and not
  * the sequences (P79): arrivals and the numbers of attempts would repeat. A trigger of semel.restart looks at every
- * opening and moves them past what is stored. Nothing is lost by it: it is told to who asks for the status alone.
+ * opening and moves them past the stored numbers. Nothing is lost by it: only `about` mentions it.
  *
  * Invariants: no error text quotes the URL, which may hold a password; the copy that is kept is wiped when it is freed.
  * Nothing that would outlive a transaction is set in the session (P17). After fork() the child's copy of the socket is
- * let go of without a byte being sent through it. A handle tells of each new timeline once; looking fails only when the
- * connection does; it is done outside of transactions alone. Open leaves nothing behind when it fails; a caller's
+ * let go of without a byte being sent through it. A handle reports each new timeline once; asking for it fails only if
+ * the connection does, and happens only outside of transactions. Open leaves nothing behind when it fails; a caller's
  * connection is never closed, and its session has the same settings and the same prepared statements when the store is
  * closed as it had before.
  */
@@ -206,15 +206,23 @@ static semel_status from_keywords(struct pg_store *d, struct semel_str text, str
     return SEMEL_OK;
 }
 
+/* The value of a parameter, or its default; "": it has none. */
+static const char *option(const PQconninfoOption *said, const PQconninfoOption *defaults, const char *name)
+{
+    for (const PQconninfoOption *o = said; o != NULL && o->keyword != NULL; o++)
+        if (strcmp(o->keyword, name) == 0 && o->val != NULL && o->val[0] != '\0')
+            return o->val;
+    return defaults != NULL ? option(defaults, NULL, name) : "";
+}
+
 /* Does libpq understand it? Its own message may quote what it did not understand, so that is not shown. */
 static semel_status understood(const char *conninfo, struct semel_error *err)
 {
     char *message = NULL;
     PQconninfoOption *options = PQconninfoParse(conninfo, &message);
-    bool ok = options != NULL, memory = !ok && message == NULL, ports = true;
-    for (const PQconninfoOption *o = options; o != NULL && o->keyword != NULL; o++)
-        if (strcmp(o->keyword, "port") == 0 && o->val != NULL)
-            ports = o->val[strspn(o->val, "0123456789, ")] == '\0';
+    bool ok = options != NULL, memory = !ok && message == NULL;
+    const char *port = option(options, NULL, "port");
+    bool ports = port[strspn(port, "0123456789, ")] == '\0';
     PQconninfoFree(options);
     PQfreemem(message);
     if (memory)
@@ -253,14 +261,6 @@ semel_status semel__pg_url(struct pg_store *d, struct semel_str location, struct
 
 /* ---- who may answer ------------------------------------------------------------------------------ */
 
-static const char *option(const PQconninfoOption *said, const PQconninfoOption *defaults, const char *name)
-{
-    for (const PQconninfoOption *o = said; o != NULL && o->keyword != NULL; o++)
-        if (strcmp(o->keyword, name) == 0 && o->val != NULL && o->val[0] != '\0')
-            return o->val;
-    return defaults != NULL ? option(defaults, NULL, name) : "";
-}
-
 /* The next of "a,b"; *list is behind it, NULL after the last. */
 static struct semel_str next_of(const char **list)
 {
@@ -285,19 +285,17 @@ static bool all_local(const char *hosts, const char *addresses)
     return local;
 }
 
-/* *ret_asked: the URL itself has an sslmode. */
-static bool exposed_by(const char *url, bool *ret_asked)
+bool semel__pg_exposed(const char *url, bool as_asked)
 {
     struct pg_store *d = semel__calloc(1, sizeof *d);
     struct semel_error ignored;
     const char *colon = strchr(url, ':');
     bool exposed = false;
-    *ret_asked = false;
     if (d != NULL && colon != NULL && semel__pg_url(d, semel__str(colon + 1), &ignored) == SEMEL_OK) {
         PQconninfoOption *said = PQconninfoParse(d->conninfo, NULL), *defaults = PQconndefaults();
         const char *mode = option(said, defaults, "sslmode");
-        *ret_asked = option(said, NULL, "sslmode")[0] != '\0';
-        bool checked = strcmp(mode, "verify-full") == 0 || strcmp(mode, "verify-ca") == 0;
+        bool checked = strcmp(mode, "verify-full") == 0 || strcmp(mode, "verify-ca") == 0 ||
+                       (as_asked && option(said, NULL, "sslmode")[0] != '\0');
         bool elsewhere = option(said, NULL, "service")[0] != '\0'; /* its file may say anything */
         exposed = !checked &&
                   (elsewhere || !all_local(option(said, defaults, "host"), option(said, defaults, "hostaddr")));
@@ -308,18 +306,6 @@ static bool exposed_by(const char *url, bool *ret_asked)
         semel__pg_forget_url(d);
     semel__free(d);
     return exposed;
-}
-
-bool semel__pg_exposed(const char *url)
-{
-    bool asked;
-    return exposed_by(url, &asked);
-}
-
-bool semel__pg_exposed_unasked(const char *url)
-{
-    bool asked;
-    return exposed_by(url, &asked) && !asked;
 }
 
 void semel__pg_forget_url(struct pg_store *d)
@@ -352,7 +338,7 @@ static void on_notice(void *ctx, const PGresult *result)
 static int count_hosts(const char *list)
 {
     int n = 1;
-    for (; list != NULL && *list != '\0'; list++)
+    for (; *list != '\0'; list++)
         n += *list == ',';
     return n;
 }
@@ -360,17 +346,12 @@ static int count_hosts(const char *list)
 /* How long the URL lets us wait, for all of its hosts together. */
 static int patience_ms(const char *conninfo)
 {
-    int64_t seconds = CONNECT_S;
-    int hosts = 1;
+    int64_t seconds;
     PQconninfoOption *options = PQconninfoParse(conninfo, NULL);
-    for (const PQconninfoOption *o = options; o != NULL && o->keyword != NULL; o++) {
-        if (o->val == NULL)
-            continue;
-        if (strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0)
-            hosts = count_hosts(o->val) > hosts ? count_hosts(o->val) : hosts;
-        if (strcmp(o->keyword, "connect_timeout") == 0 && !semel__str_int64(semel__str(o->val), &seconds))
-            seconds = CONNECT_S;
-    }
+    const int names = count_hosts(option(options, NULL, "host")),
+              addresses = count_hosts(option(options, NULL, "hostaddr")), hosts = names > addresses ? names : addresses;
+    if (!semel__str_int64(semel__str(option(options, NULL, "connect_timeout")), &seconds))
+        seconds = CONNECT_S;
     PQconninfoFree(options);
     if (seconds < 1 || seconds > CONNECT_S_MAX)
         seconds = seconds < 1 ? CONNECT_S : CONNECT_S_MAX;
@@ -391,7 +372,7 @@ static const char *code_in(const char *message, char out[6])
     return NULL;
 }
 
-/* What to do about it; `code` may be NULL. */
+/* What the reader should do about a failed connection; `code` may be NULL. */
 static const char *advice(PGconn *conn, const char *code)
 {
     static const struct {
@@ -446,7 +427,7 @@ static semel_status establish(struct pg_store *d, struct semel_error *err)
 
 static semel_status connect_new(struct pg_store *d, struct semel_error *err)
 {
-    /* What stands before dbname is overridden by what is in it. */
+    /* A parameter inside dbname overrides the same one before it. */
     const char *const names[] = {"keepalives_idle",           "keepalives_interval",
                                  "keepalives_count",          "tcp_user_timeout",
                                  "fallback_application_name", "dbname",
@@ -466,7 +447,7 @@ static semel_status connect_new(struct pg_store *d, struct semel_error *err)
     return status;
 }
 
-/* ---- will it do? --------------------------------------------------------------------------------- */
+/* ---- checks of the server ------------------------------------------------------------------------ */
 
 static semel_status parameter_is_utf8(PGconn *conn, const char *name, const char *right, struct semel_error *err)
 {
@@ -547,7 +528,7 @@ struct timeline {
     int64_t now_on, last; /* SEMEL_NONE: none */
     bool may_note, recent;
     struct semel_str note; /* borrowed, while it is read */
-    char shown[200];       /* the note of the last one; empty: there is nothing to tell */
+    char shown[200];       /* the note of the last one; empty: there is none */
 };
 
 static semel_status read_timeline(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
@@ -575,7 +556,7 @@ static semel_status query_timeline(struct pg_store *d, bool note, struct timelin
     return semel__db_flush(&d->sql, err);
 }
 
-/* Not known: *t says so, unless the connection is gone. */
+/* If it cannot be learned *t says so. CLOSED: the connection is gone. */
 static semel_status learn(struct pg_store *d, struct timeline *t, struct semel_error *err)
 {
     *t = (struct timeline){.now_on = SEMEL_NONE, .last = SEMEL_NONE};
@@ -623,17 +604,18 @@ static semel_status move_sequences(struct pg_store *d, struct semel_error *err)
     return status == SEMEL_CLOSED ? status : SEMEL_OK;
 }
 
-/* "; the server was promoted ...", "; sequences ...": what was noticed lately. */
-static void put_noticed(struct pg_store *d, char *out, size_t size)
+/* "; fsync is off ...; the server was promoted ...": what people should know of it, and what was noticed lately. */
+static void put_notes(struct pg_store *d, char *out, size_t size)
 {
-    struct timeline t, restart = {0};
-    struct semel_error ignored;
-    if (learn(d, &t, &ignored) == SEMEL_OK && t.recent && t.shown[0] != '\0')
-        snprintf(out + strlen(out), size - strlen(out), "; %s", t.shown);
-    (void)semel__db_do(&d->sql, "looking at the sequences", SQL_restart_read, NULL, NULL, read_timeline, &restart,
-                       NULL);
-    if (restart.shown[0] != '\0')
-        snprintf(out + strlen(out), size - strlen(out), "; %s", restart.shown);
+    static const char doing[] = "reading the server's notes";
+    struct timeline notes[3] = {0};
+    (void)semel__db_do(&d->sql, doing, SQL_server_durability, NULL, NULL, read_timeline, &notes[0], NULL);
+    if (learn(d, &notes[1], NULL) != SEMEL_OK || !notes[1].recent)
+        notes[1].shown[0] = '\0';
+    (void)semel__db_do(&d->sql, doing, SQL_restart_read, NULL, NULL, read_timeline, &notes[2], NULL);
+    for (size_t i = 0; i < sizeof notes / sizeof notes[0]; i++)
+        if (notes[i].shown[0] != '\0')
+            snprintf(out + strlen(out), size - strlen(out), "; %s", notes[i].shown);
 }
 
 /* ---- what the caller's transaction holds --------------------------------------------------------- */
@@ -674,11 +656,11 @@ semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struc
     return semel__db_flush(semel__db_of(store), err);
 }
 
-/* ---- what is said of it -------------------------------------------------------------------------- */
+/* ---- notes about it ------------------------------------------------------------------------------ */
 
 struct said {
     struct semel_str role, missing, synchronous_commit;
-    bool fsync_off, standby, public_writable;
+    bool fsync_off, public_writable;
 };
 
 static const struct sql_field said_fields[] = {
@@ -686,33 +668,17 @@ static const struct sql_field said_fields[] = {
     SQL_SHOWN(struct said, missing, missing, 0),
     SQL_SHOWN(struct said, synchronous_commit, synchronous_commit, 0),
     SQL_SHOWN(struct said, fsync_off, fsync_off, 0),
-    SQL_SHOWN(struct said, standby, standby, 0),
     SQL_SHOWN(struct said, public_writable, public_writable, 0),
 };
-
-static semel_status read_durability(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
-{
-    struct said said = {0};
-    (void)item;
-    semel_status status = semel__db_fill(row, SQL_FIELDS(said_fields), NULL, &said, err);
-    *(const char **)ctx = said.fsync_off ? "; fsync is off: a power failure can lose or damage everything"
-                          : semel__str_eqz(said.synchronous_commit, "off")
-                              ? "; synchronous_commit is off: acknowledged work can be lost"
-                          : said.standby ? "; commits wait for a standby"
-                                         : "";
-    return status;
-}
 
 void semel__pg_about(struct semel_store *store, char *out, size_t size)
 {
     struct pg_store *d = semel__pg_of(store);
-    const char *version = d->conn != NULL ? PQparameterStatus(d->conn, "server_version") : NULL, *lost = "";
+    const char *version = d->conn != NULL ? PQparameterStatus(d->conn, "server_version") : NULL;
     char shown[64];
     semel__str_show(shown, sizeof(shown), semel__str(version != NULL ? version : "of unknown version"));
-    (void)semel__db_do(&d->sql, "looking at the server", SQL_server_durability, NULL, NULL, read_durability, &lost,
-                       NULL);
-    snprintf(out, size, "PostgreSQL %s%s", shown, lost);
-    put_noticed(d, out, size);
+    snprintf(out, size, "PostgreSQL %s", shown);
+    put_notes(d, out, size);
 }
 
 void semel__pg_client(char *out, size_t size)
@@ -778,15 +744,14 @@ semel_status semel__pg_hear(struct semel_store *store, int wait_ms, bool *ret, s
     struct pg_store *d = semel__pg_of(store);
     struct pollfd poller = {.fd = PQsocket(d->conn), .events = POLLIN};
     *ret = false;
-    for (PGnotify *heard; (heard = PQnotifies(d->conn)) != NULL; *ret = true)
-        PQfreemem(heard);
-    if (*ret || poll(&poller, 1, wait_ms) <= 0)
-        return SEMEL_OK;
-    if (PQconsumeInput(d->conn) == 0 || PQstatus(d->conn) != CONNECTION_OK)
-        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "the connection that listens is gone");
-    for (PGnotify *heard; (heard = PQnotifies(d->conn)) != NULL; *ret = true)
-        PQfreemem(heard);
-    return SEMEL_OK;
+    for (bool waited = false;; waited = true) {
+        for (PGnotify *heard; (heard = PQnotifies(d->conn)) != NULL; *ret = true)
+            PQfreemem(heard);
+        if (*ret || waited || poll(&poller, 1, wait_ms) <= 0)
+            return SEMEL_OK;
+        if (PQconsumeInput(d->conn) == 0 || PQstatus(d->conn) != CONNECTION_OK)
+            return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "the connection that listens is gone");
+    }
 }
 
 /* ---- connecting and disconnecting ---------------------------------------------------------------- */
@@ -865,7 +830,7 @@ static semel_status prepare(struct pg_store *d, struct semel_error *err)
 {
     const struct semel_store_options *o = &d->sql.store.options;
     d->sql.driver = &semel__pg_driver;
-    d->timeout_ms = o->lock_timeout_ms > 0 ? o->lock_timeout_ms : TIMEOUT_MS;
+    snprintf(d->lock_timeout, sizeof(d->lock_timeout), "%d", o->lock_timeout_ms > 0 ? o->lock_timeout_ms : TIMEOUT_MS);
     d->sql.clock = o->clock;
     d->sql.rng = o->rng != NULL ? o->rng : &d->own_rng;
     d->pid = getpid();

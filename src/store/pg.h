@@ -2,7 +2,7 @@
  *
  * pg.h: private to the files of the PostgreSQL driver.
  *
- *   pg.c      URLs, connecting, whether the server will do, what is said of it, opening and closing
+ *   pg.c      URLs, connecting, checks of the server and notes about it, opening and closing
  *   pg_tx.c   transactions, the guard, and statements of handlers
  *   pg_run.c  what a SQLSTATE means, values, round trips, and the SQL port over them
  *
@@ -46,6 +46,7 @@ struct pg_trip {
     PGresult *results[PG_TRIP_MAX]; /* in that order, after the run */
     size_t failed;                  /* which one failed, after a run that did; n: none in particular */
     bool bare;                      /* set after the start: no time-outs are added where no transaction is open */
+    bool theirs; /* set after the start: what fails is a handler's fault (semel__pg_fail), not ours */
     /* inside */
     bool entered;                   /* something was sent */
     bool limited;                   /* with time-outs in front, as no transaction was open */
@@ -58,14 +59,14 @@ struct pg_trip {
     size_t n_fresh;
     int n_params;
     struct semel_buf bytes; /* of the parameters */
-    struct {
+    struct pg_param {
         const char *p; /* borrowed; NULL: `at` in bytes, unless null */
         size_t at, n;
         bool null;
     } params[PG_PARAMS_MAX];
 };
 
-/* What run() has sent and flush() will read (pg_run.c). */
+/* The results that run() has asked for and flush() will read (pg_run.c). */
 struct pg_reading {
     const struct sql_statement *statement;
     sql_reader read;
@@ -81,7 +82,7 @@ struct pg_exec {
     size_t n;
 };
 
-/* A transaction whose begin and commit go with its first flush: is there one, and how far is it? */
+/* A transaction whose begin and commit are sent with its first flush: is there one, and how far is it? */
 enum pg_once { PG_ONCE_NONE, PG_ONCE_DUE, PG_ONCE_SENT, PG_ONCE_COMMITTED };
 
 struct pg_store {
@@ -101,14 +102,14 @@ struct pg_store {
     bool settled;                /* the session has the limits of such transactions, and no handler was let in since */
     int64_t begun_at_us;         /* when the last begin was sent, by the steady clock */
     int64_t now_us, now_seen_us; /* the server's clock at such a begin, and its time; 0: it has to be asked */
-    bool begun_early;            /* a transaction is on its way that nobody has asked for yet */
+    bool begun_early;            /* a BEGIN was sent that no call of begin has asked for yet */
     bool queued;                 /* statements of handlers are on their way */
     bool blocking;               /* the caller's connection was, before it was used */
     bool undone;                 /* nothing happened since the last rollback_to */
     bool cursor;                 /* the guard is set in a joined transaction */
     int saved;                   /* how many savepoints are set */
     bool lost_wait;              /* a notice said that the wait for a standby was cancelled */
-    int timeout_ms;              /* for locks */
+    char lock_timeout[16];       /* in milliseconds */
     int64_t timeline;            /* of the server, as it was seen last; 0: not yet */
     pid_t pid;
     int64_t trips;
@@ -135,8 +136,6 @@ size_t semel__pg_add(struct pg_trip *trip, const struct sql_text *sql);
 /* Sends and waits for all. OK: every statement succeeded. After a failure inside a transaction it must be rolled back,
  * whole or to a savepoint. No statement added: OK, without a round trip. */
 semel_status semel__pg_run(struct pg_trip *trip, struct semel_error *err);
-/* The same; a statement that fails is reported as a handler's fault (semel__pg_fail), not as one of ours. */
-semel_status semel__pg_run_theirs(struct pg_trip *trip, struct semel_error *err);
 void semel__pg_end(struct pg_trip *trip); /* frees results; may be called twice */
 /* start, add, run and end of one statement without parameters and without rows. */
 semel_status semel__pg_do(struct pg_store *d, const struct sql_text *sql, const char *doing, struct semel_error *err);
@@ -154,8 +153,8 @@ bool semel__pg_succeeded(const PGresult *result);
  * is in the middle of something. */
 semel_status semel__pg_usable(struct pg_store *d, struct semel_error *err);
 bool semel__pg_in_tx(const struct pg_store *d); /* on the server, as far as it has answered, whoever began it */
-/* For tests: what the table says of a SQLSTATE. */
 bool semel__pg_data_fault(const struct semel_error *err);
+/* For tests: what the table says of a SQLSTATE. */
 semel_status semel__pg_meaning(const char *code, enum semel_class *ret_cls);
 int semel__pg_code(const char *code); /* as err->code has it; 0: not a SQLSTATE */
 /* CLOSED: the connection is of no use from now on. */
@@ -216,8 +215,8 @@ void semel__pg_snapshot_end(struct sql *db, bool begun);
 
 semel_status semel__pg_url(struct pg_store *d, struct semel_str location, struct semel_error *err);
 void semel__pg_forget_url(struct pg_store *d);
-/* RETRY, ENVIRONMENT, once: the server was promoted since this handle last looked, err says what may be lost. Inside a
- * transaction: OK, and nothing is looked at. */
+/* RETRY, ENVIRONMENT, once: the server was promoted since this handle last asked; err says what may be lost. Inside a
+ * transaction it asks nothing and returns OK. */
 semel_status semel__pg_timeline(struct pg_store *d, struct semel_error *err);
 
 #endif

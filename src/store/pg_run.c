@@ -23,13 +23,13 @@
  * an array. The text of a statement with `rows: shaped` depends on the items: a column that is NULL in all of them has
  * no parameter, one that is the same in all is a single value, and only what differs is an array; most batches have
  * four or five. Each such text is prepared under its own name, the first PG_SHAPES_MAX that a connection meets; the
- * others have no name. Where a transaction was begun early (pg_tx.c), the consumer's settings are on their way already,
- * and the statement that asks for them is not sent again.
+ * others have no name. Where a transaction was begun early (pg_tx.c), the statement for the consumer's settings was
+ * sent with it, and is not sent again.
  *
  * Invariants: an error's text never holds a value (P71): DETAIL is not read, and what is quoted in the primary message
- * of a data exception (class 22) is left out. What does not fit its bound fails the trip, and nothing of it is sent; a
- * time that PostgreSQL cannot hold becomes the nearest that it can; what is read is never longer than the server said,
- * and of the wrong size is no number. After a run the connection is out of pipeline mode with nothing left to be read,
+ * of a data exception (class 22) is left out. A value above its bound fails the trip, and nothing of it is sent; a time
+ * that PostgreSQL cannot hold becomes the nearest that it can; the driver never reads more bytes than the server said,
+ * and a number of the wrong size is NULL. After a run the connection is out of pipeline mode with nothing left to read,
  * or it is broken; of the statements after one that failed none has run, but for those behind a part. A trip that run()
  * started is ended by flush(); an item's number is the server's `n`, checked. A text that is written here consists of
  * words of the compiled statement only, every value is bound.
@@ -63,7 +63,7 @@ static const struct meaning {
     semel_status status;
     enum semel_class cls;
 } meanings[] = {
-    /* the world */
+    /* the environment */
     {"08", SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},    /* connection */
     {"53", SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},    /* disk full, out of memory, too many connections */
     {"57", SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},    /* shut down, cancelled, statement_timeout */
@@ -76,7 +76,7 @@ static const struct meaning {
     {"HV", SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},    /* a foreign server */
     {"28", SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},    /* not let in */
     {"3D", SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},    /* no such database */
-    /* somebody else was there at the same time */
+    /* another transaction at the same time */
     {"40001", SEMEL_RETRY, SEMEL_CLASS_TRANSIENT}, /* serialization failure */
     {"40P01", SEMEL_RETRY, SEMEL_CLASS_TRANSIENT}, /* deadlock */
     {"55P03", SEMEL_RETRY, SEMEL_CLASS_TRANSIENT}, /* lock_timeout, NOWAIT */
@@ -90,13 +90,13 @@ static const struct meaning {
     {"44", SEMEL_INVALID, SEMEL_CLASS_PERMANENT},    /* WITH CHECK OPTION */
     {"54", SEMEL_INVALID, SEMEL_CLASS_PERMANENT},    /* too complex, too deep */
     {"P0", SEMEL_INVALID, SEMEL_CLASS_PERMANENT},    /* RAISE */
-    /* the handler does what it must not */
+    /* statements that a handler must not send */
     {"25", SEMEL_INVALID, SEMEL_CLASS_PERMANENT}, /* went on after an error */
     {"2D", SEMEL_INVALID, SEMEL_CLASS_PERMANENT}, /* COMMIT in a procedure */
     {"3B", SEMEL_INVALID, SEMEL_CLASS_PERMANENT}, /* no such savepoint */
     {"34", SEMEL_INVALID, SEMEL_CLASS_PERMANENT}, /* no such cursor */
     {"24", SEMEL_INVALID, SEMEL_CLASS_PERMANENT}, /* cursor state */
-    /* the setup */
+    /* schema, privileges, server */
     {"0A", SEMEL_INVALID, SEMEL_CLASS_BROKEN}, /* the server cannot do that */
     {"26", SEMEL_INVALID, SEMEL_CLASS_BROKEN}, /* no such prepared statement */
     {"3F", SEMEL_INVALID, SEMEL_CLASS_BROKEN}, /* no such schema */
@@ -143,24 +143,15 @@ semel_status semel__pg_meaning(const char *code, enum semel_class *ret_cls)
 /* Where a typographic quotation mark begins, as translated messages have them. */
 static const char *typographic(const char *message)
 {
-    static const char *const marks[] = {"\xc2\xab",
-                                        "\xc2\xbb",
-                                        "\xe2\x80\x98",
-                                        "\xe2\x80\x99",
-                                        "\xe2\x80\x9a",
-                                        "\xe2\x80\x9c",
-                                        "\xe2\x80\x9d",
-                                        "\xe2\x80\x9e",
-                                        "\xe3\x80\x8c",
-                                        "'",
-                                        "`"};
-    const char *first = NULL;
-    for (size_t i = 0; i < COUNT(marks); i++) {
-        const char *at = strstr(message, marks[i]);
-        if (at != NULL && (first == NULL || at < first))
-            first = at;
+    uint32_t c;
+    for (struct semel_str left = semel__str(message); left.n > 0;) {
+        size_t n = semel__utf8_next(left, &c);
+        if (n > 0 && (c == '\'' || c == '`' || c == 0xAB || c == 0xBB || (c >= 0x2018 && c <= 0x201E) || c == 0x300C))
+            return left.p;
+        n = n > 0 ? n : 1;
+        left = (struct semel_str){left.p + n, left.n - n};
     }
-    return first;
+    return NULL;
 }
 
 /* The message of a data exception without what it quotes: from the first quotation mark to the last. */
@@ -209,7 +200,7 @@ static bool fatal(const PGresult *result)
     return severity != NULL && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
 }
 
-static semel_status tell_lost(PGconn *conn, const char *doing, struct semel_error *err)
+static semel_status report_lost(PGconn *conn, const char *doing, struct semel_error *err)
 {
     const char *message = conn != NULL ? PQerrorMessage(conn) : "";
     char shown[160];
@@ -224,7 +215,7 @@ semel_status semel__pg_fail(struct pg_conn *conn, const struct pg_result *result
     const char *code = result != NULL ? PQresultErrorField(result, PG_DIAG_SQLSTATE) : NULL;
     if (!is_code(code)) {
         if (conn == NULL || PQstatus(conn) != CONNECTION_OK)
-            return tell_lost(conn, doing, err);
+            return report_lost(conn, doing, err);
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: libpq refused the statement", doing);
     }
     const struct meaning *m = find_meaning(code);
@@ -240,7 +231,7 @@ static bool token_is_taken(const PGresult *result)
     return constraint != NULL && strcmp(constraint, "inbox_token") == 0;
 }
 
-/* Some codes mean something else when the statement is ours, or there is more to say. */
+/* Some codes mean something else when the driver sent the statement, or need a hint. */
 static void rejudge(const struct pg_store *d, const PGresult *result, const char *doing, struct semel_error *why)
 {
     bool again;
@@ -269,7 +260,7 @@ static void rejudge(const struct pg_store *d, const PGresult *result, const char
     }
 }
 
-/* Core checks what it gives us: a constraint that is violated all the same was broken by other hands. */
+/* Core checks all values: if one violates a constraint nevertheless, another program has changed the tables. */
 semel_status semel__pg_own_fail(struct pg_store *d, const PGresult *result, const char *doing, struct semel_error *err)
 {
     struct semel_error why;
@@ -305,16 +296,11 @@ static int64_t time_in(int64_t v)
 
 static void param(struct pg_trip *trip, const char *p, size_t at, size_t n, bool null)
 {
-    if (trip->n_params < PG_PARAMS_MAX) {
-        trip->params[trip->n_params].p = p;
-        trip->params[trip->n_params].at = at;
-        trip->params[trip->n_params].n = n;
-        trip->params[trip->n_params].null = null;
-        trip->n_params++;
-    } else if (trip->status == SEMEL_OK) {
+    if (trip->n_params < PG_PARAMS_MAX)
+        trip->params[trip->n_params++] = (struct pg_param){p, at, n, null};
+    else if (trip->status == SEMEL_OK)
         trip->status = semel__fail(&trip->err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: too many parameters",
                                    trip->doing);
-    }
 }
 
 void semel__pg_text(struct pg_trip *trip, struct semel_str s)
@@ -403,22 +389,12 @@ static int64_t get_int(const PGresult *res, int row, int col)
 {
     size_t n = 0;
     const char *p = cell(res, row, col, &n);
-    uint64_t wide;
-    uint32_t narrow;
-    uint16_t small;
-    if (p != NULL && n == sizeof(wide)) {
-        memcpy(&wide, p, n);
-        return (int64_t)be64toh(wide);
-    }
-    if (p != NULL && n == sizeof(narrow)) {
-        memcpy(&narrow, p, n);
-        return (int32_t)be32toh(narrow);
-    }
-    if (p != NULL && n == sizeof(small)) {
-        memcpy(&small, p, n);
-        return (int16_t)be16toh(small);
-    }
-    return SEMEL_NONE;
+    uint64_t v = 0;
+    if (p == NULL || (n != sizeof(int64_t) && n != sizeof(int32_t) && n != sizeof(int16_t)))
+        return SEMEL_NONE;
+    for (size_t i = 0; i < n; i++)
+        v = v << 8 | (unsigned char)p[i];
+    return n == sizeof(int64_t) ? (int64_t)v : n == sizeof(int32_t) ? (int32_t)v : (int16_t)v;
 }
 
 /* Rows inserted, updated, deleted or given. */
@@ -458,7 +434,7 @@ semel_status semel__pg_usable(struct pg_store *d, struct semel_error *err)
 semel_status semel__pg_lost(struct pg_store *d, const char *doing, struct semel_error *err)
 {
     d->broken = true;
-    return tell_lost(d->conn, doing, err);
+    return report_lost(d->conn, doing, err);
 }
 
 static semel_status wait_for(struct pg_store *d, const char *doing, struct semel_error *err)
@@ -660,24 +636,24 @@ size_t semel__pg_add(struct pg_trip *trip, const struct sql_text *sql)
     return index < PG_TRIP_MAX ? index : PG_TRIP_MAX - 1;
 }
 
-static void failed(struct pg_trip *trip, int slot, const PGresult *result, bool theirs)
+static void failed(struct pg_trip *trip, int slot, const PGresult *result)
 {
     struct pg_store *d = trip->d;
     if (trip->status != SEMEL_OK || PQresultStatus(result) == PGRES_PIPELINE_ABORTED)
         return;
     trip->failed = slot >= 0 ? (size_t)slot : slot == SLOT_PREPARE ? trip->preparing : 0;
-    trip->status = theirs ? semel__pg_fail(d->conn, result, trip->doing, &trip->err)
-                          : semel__pg_own_fail(d, result, trip->doing, &trip->err);
+    trip->status = trip->theirs ? semel__pg_fail(d->conn, result, trip->doing, &trip->err)
+                                : semel__pg_own_fail(d, result, trip->doing, &trip->err);
     if (trip->status == SEMEL_CLOSED)
         d->broken = true;
 }
 
-static void take(struct pg_trip *trip, int slot, PGresult *result, size_t *fresh, bool theirs)
+static void note_answer(struct pg_trip *trip, int slot, PGresult *result, size_t *fresh)
 {
     struct pg_store *d = trip->d;
     bool ok = semel__pg_succeeded(result) || slot == SLOT_SYNC;
     if (!ok)
-        failed(trip, slot, result, theirs);
+        failed(trip, slot, result);
     if (slot == SLOT_PREPARE && ok)
         d->prepared[d->n_prepared++] = trip->fresh[*fresh];
     *fresh += slot == SLOT_PREPARE;
@@ -689,7 +665,7 @@ static void take(struct pg_trip *trip, int slot, PGresult *result, size_t *fresh
     }
 }
 
-static semel_status receive(struct pg_trip *trip, bool theirs)
+static void receive(struct pg_trip *trip)
 {
     struct pg_store *d = trip->d;
     size_t fresh = 0;
@@ -704,7 +680,7 @@ static semel_status receive(struct pg_trip *trip, bool theirs)
             PQclear(result);
             status = semel__pg_lost(d, trip->doing, &err);
         } else if (status == SEMEL_OK) {
-            take(trip, trip->slots[i], result, &fresh, theirs);
+            note_answer(trip, trip->slots[i], result, &fresh);
         }
     }
     if (status == SEMEL_OK)
@@ -713,10 +689,9 @@ static semel_status receive(struct pg_trip *trip, bool theirs)
         trip->status = status;
         trip->err = err;
     }
-    return trip->status;
 }
 
-static semel_status run_trip(struct pg_trip *trip, bool theirs, struct semel_error *err)
+semel_status semel__pg_run(struct pg_trip *trip, struct semel_error *err)
 {
     struct pg_store *d = trip->d;
     trip->failed = trip->n;
@@ -726,7 +701,7 @@ static semel_status run_trip(struct pg_trip *trip, bool theirs, struct semel_err
         if (d->broken)
             trip->status = semel__pg_usable(d, &trip->err);
         else
-            receive(trip, theirs);
+            receive(trip);
         semel__pg_reblock(d);
     }
     if (trip->status != SEMEL_OK && err != NULL)
@@ -734,20 +709,10 @@ static semel_status run_trip(struct pg_trip *trip, bool theirs, struct semel_err
     return trip->status;
 }
 
-semel_status semel__pg_run(struct pg_trip *trip, struct semel_error *err)
-{
-    return run_trip(trip, false, err);
-}
-
-semel_status semel__pg_run_theirs(struct pg_trip *trip, struct semel_error *err)
-{
-    return run_trip(trip, true, err);
-}
-
 void semel__pg_end(struct pg_trip *trip)
 {
     if (trip->entered) /* given up half way: what was sent is still answered */
-        (void)run_trip(trip, false, NULL);
+        (void)semel__pg_run(trip, NULL);
     for (size_t i = 0; i < trip->n; i++) {
         PQclear(trip->results[i]);
         trip->results[i] = NULL;
@@ -1054,7 +1019,7 @@ static void pg_tend(struct sql *db)
         (void)PQconsumeInput(d->conn);
 }
 
-/* What was added so far commits by itself: outside a transaction a Sync ends the one that the server has made of it. */
+/* Commits the statements so far: outside a transaction a Sync ends the one that the server has made of them. */
 static void pg_part(struct sql *db)
 {
     struct pg_trip *trip = &((struct pg_store *)db)->exec.trip;

@@ -78,7 +78,7 @@ semel_status semel__pg_ask(struct semel_store *store, const struct semel_pg_stat
 
 /* What a statement takes and gives, as the server understands it, without running it. */
 struct semel_pg_shape {
-    int n_params; /* at most SEMEL_PG_SHAPE_MAX are told */
+    int n_params; /* `params` has at most SEMEL_PG_SHAPE_MAX of them */
     unsigned params[SEMEL_PG_SHAPE_MAX];
     int n_columns;
     unsigned first_column;
@@ -88,11 +88,9 @@ semel_status semel__pg_describe(struct semel_store *store, const char *sql, stru
                                 struct semel_error *err);
 
 /* Whether a connection by this URL, as the environment and a service complete it, could be answered by another server
- * than the one that is meant: it goes to another host, and no certificate is checked (sslmode). What is no URL is not.
- */
-bool semel__pg_exposed(const char *url);
-/* The same, but that is not asked for: the URL itself has no sslmode. */
-bool semel__pg_exposed_unasked(const char *url);
+ * than the intended one: it goes to another host, and no certificate is checked (sslmode). as_asked: an sslmode in the
+ * URL itself is accepted, whatever it is. A text that is no URL is not exposed. */
+bool semel__pg_exposed(const char *url, bool as_asked);
 
 /* ---- in the caller's transaction ---------------------------------------------------------------- */
 
@@ -105,15 +103,15 @@ semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct s
 /* An end under this token was refused: the same trigger refuses the COMMIT (P80). */
 semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struct semel_error *err);
 
-/* ---- what people read of a server ----------------------------------------------------------- */
+/* ---- checks and notes, for people ----------------------------------------------------------- */
 
 /* "PostgreSQL 15.6", and what a person should know of its durability. */
 void semel__pg_about(struct semel_store *store, char *out, size_t size);
 /* "libpq 15.6". */
 void semel__pg_client(char *out, size_t size);
 
-/* May this role do what a consumer needs, and would its commits last? Asked before it is tried, for who checks
- * settings. Neither function changes anything. */
+/* Has this role the privileges that a consumer needs, and would its commits be durable? For `semel check`, before
+ * anything is tried. Neither function changes anything. */
 struct semel_pg_rights {
     char role[128];       /* as which we are connected */
     char missing[512];    /* "DELETE on semel.inbox, USAGE on semel.arrival", possibly cut; "": nothing is */
@@ -122,7 +120,7 @@ struct semel_pg_rights {
     bool public_writable; /* everybody may create in the schema public (P85) */
 };
 
-/* What it needs besides. */
+/* What the role needs besides. */
 struct semel_pg_needs {
     bool positions; /* the place in the source is kept there, too */
     bool relays;    /* it relays the outbox */

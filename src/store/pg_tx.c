@@ -8,13 +8,13 @@
  * Once. A transaction of one flush sends BEGIN, the statements and COMMIT together: one round trip instead of three.
  * The time is reckoned from the last answer, also while the machine sleeps; a connection silent for long asks first.
  * The first one sets its limits for the session, unless there is a pooler, and later ones ask for the time every
- * SETTLED_US only; that a commit would be durable is looked at by the statements themselves, each time. Whatever is
- * lost on the way after the first byte leaves the outcome unknown, unless the server said what failed.
+ * SETTLED_US only; the statements themselves check each time that a commit would be durable. If the connection is lost
+ * after the first byte was sent the outcome is unknown, unless the server said what failed.
  *
- * Early. Whoever knows that a batch will follow says so; then BEGIN and the question for the consumer's settings are on
- * their way while the batch is being prepared, and two round trips cost nobody any time. `consumer_get` and `begin`
- * take the answers. Any other use of the connection rolls it back first: nothing was done in it. Only on connections of
- * our own, and not behind a pooler.
+ * Early. A caller that knows that a batch will follow calls begin_early, which sends BEGIN and the statement for the
+ * consumer's settings; their two round trips pass while the batch is prepared. `consumer_get` and `begin` read the
+ * answers. Any other use of the connection rolls that transaction back first, in which nothing was done. Only on
+ * connections of our own, and not behind a pooler.
  *
  * The guard (P58). A handler has the connection, and nothing keeps it from sending COMMIT. So a cursor WITH HOLD is
  * declared at the beginning: a COMMIT has to fill it, and its query fails, whereby the whole transaction is rolled back
@@ -93,7 +93,7 @@ struct sent {
     int prepares; /* which of the kept statements; -1: it is a statement itself */
 };
 
-/* What handlers have queued; the connection is in pipeline mode while d->queued. */
+/* Statements that handlers have queued; the connection is in pipeline mode while d->queued. */
 struct pg_queue {
     struct sent *sent;
     size_t n, room, unflushed;
@@ -325,7 +325,7 @@ semel_status semel__pg_collect(struct semel_store *store, size_t *ret_tag, struc
     return q->err.status;
 }
 
-/* The transaction is given up: what is queued still has to be answered, but nobody asks for it. */
+/* The transaction will be rolled back: the server still answers queued statements, but nobody needs the answers. */
 static void drop_queue(struct pg_store *d)
 {
     if (d->queued && !d->broken)
@@ -415,11 +415,10 @@ static semel_status run_kept(struct pg_store *d, const struct semel_pg_statement
     return status;
 }
 
-semel_status semel__pg_ask(struct semel_store *store, const struct semel_pg_statement *statement,
-                           struct semel_pg_kept *kept, struct pg_result **ret, struct semel_error *err)
+semel_status semel__pg_ask(struct semel_store *store, const struct semel_pg_statement *s, struct semel_pg_kept *kept,
+                           struct pg_result **ret, struct semel_error *err)
 {
     struct pg_store *d = semel__pg_of(store);
-    const struct semel_pg_statement *s = statement;
     PGresult *result = NULL;
     semel_status status = begin_asking(d, err);
     if (status != SEMEL_OK)
@@ -475,31 +474,24 @@ semel_status semel__pg_describe(struct semel_store *store, const char *sql, stru
     return status;
 }
 
-static semel_status plan(struct semel_store *store, const char *sql, size_t n, struct semel_error *err)
-{
-    const char *nulls[PARAMS_MAX] = {NULL};
-    const struct semel_pg_statement statement = {.sql = sql, .n = (int)n, .values = nulls};
-    struct pg_result *res = NULL;
-    int64_t now_us;
-    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__pg_ask(store, &statement, NULL, &res, err);
-    PQclear(res);
-    semel_store_rollback(store);
-    return status;
-}
-
 semel_status semel__pg_may_run(struct semel_store *store, struct semel_str statement, size_t n, struct semel_error *err)
 {
+    const char *nulls[PARAMS_MAX] = {NULL};
     struct semel_buf sql;
+    struct pg_result *res = NULL;
+    int64_t now_us;
     if (n > PARAMS_MAX)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "a statement has at most %d parameters", PARAMS_MAX);
     semel__buf_init(&sql, statement.n + 16);
-    semel__buf_addz(&sql, "EXPLAIN ");
-    semel__buf_add(&sql, statement.p, statement.n);
+    semel__buf_addf(&sql, "EXPLAIN %.*s", (int)statement.n, statement.p);
     semel__buf_add(&sql, "", 1);
-    semel_status status = sql.failed ? semel__fail_memory(err) : plan(store, sql.p, n, err);
+    const struct semel_pg_statement explain = {.sql = sql.p, .n = (int)n, .values = nulls};
+    semel_status status = sql.failed ? semel__fail_memory(err) : semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
+    if (status == SEMEL_OK) {
+        status = semel__pg_ask(store, &explain, NULL, &res, err);
+        PQclear(res);
+        semel_store_rollback(store);
+    }
     semel__buf_done(&sql);
     return status;
 }
@@ -524,14 +516,12 @@ static void add_plain_begin(struct pg_trip *trip)
         semel__pg_add(trip, &sql_replan);
 }
 
-/* What begins a transaction of our own. Returns the index of the answer that read_begin wants. */
+/* Adds the statements that begin a transaction of our own. Returns the index of the answer for read_begin. */
 static size_t add_begin(struct pg_trip *trip, enum sql_id settings)
 {
     struct pg_store *d = trip->d;
-    char lock_timeout[16];
-    snprintf(lock_timeout, sizeof(lock_timeout), "%d", d->timeout_ms);
     add_plain_begin(trip);
-    semel__pg_text(trip, semel__str(lock_timeout));
+    semel__pg_text(trip, semel__str(d->lock_timeout));
     if (settings == SQL_begin_once) /* for this transaction alone? */
         semel__pg_text(trip, (struct semel_str){d->pooler ? "\1" : "\0", 1});
     size_t at = semel__pg_add(trip, &semel__pg_statements[settings].sql);
@@ -652,9 +642,10 @@ static void see_now(struct pg_store *d, int64_t now_us)
     d->now_seen_us = semel__boot_us() - d->begun_at_us < RECKON_ERROR_US ? d->begun_at_us : 0;
 }
 
-static semel_status read_begin(struct pg_store *d, PGresult *res, int64_t *ret_now_us, struct semel_error *err)
+static semel_status read_begin(struct pg_store *d, enum sql_id id, PGresult *res, int64_t *ret_now_us,
+                               struct semel_error *err)
 {
-    const struct sql_row row = {.db = &d->sql, .statement = &semel__pg_statements[SQL_begin_settings], .result = res};
+    const struct sql_row row = {.db = &d->sql, .statement = &semel__pg_statements[id], .result = res};
     struct begun b = {0};
     semel_status status = semel__db_fill(&row, SQL_FIELDS(begun_fields), NULL, &b, err);
     *ret_now_us = b.now_us;
@@ -684,7 +675,7 @@ static semel_status begin_own(struct pg_store *d, int64_t *ret_now_us, struct se
         res = trip.results[at];
     }
     if (status == SEMEL_OK)
-        status = read_begin(d, res, ret_now_us, err);
+        status = read_begin(d, SQL_begin_settings, res, ret_now_us, err);
     if (early)
         end_early(d);
     else
@@ -783,6 +774,17 @@ static semel_status unknown(const struct semel_error *why, struct semel_error *e
     return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_ENVIRONMENT, "%s", text.text);
 }
 
+static semel_status committed(const struct pg_store *d, PGresult *answer, struct semel_error *err)
+{
+    if (strcmp(PQcmdStatus(answer), "COMMIT") != 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "commit: the server rolled back: a statement had failed before");
+    if (d->lost_wait)
+        return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_ENVIRONMENT,
+                           "commit: the wait for the synchronous standby was cancelled: it may not have the commit");
+    return SEMEL_OK;
+}
+
 /* Which of the statements failed, and what that says. A bare one has COMMIT alone. */
 static semel_status commit_failed(struct pg_store *d, const struct pg_trip *trip, struct semel_error *err)
 {
@@ -813,15 +815,9 @@ static semel_status commit_own(struct pg_store *d, struct semel_error *err)
         semel__pg_add(&trip, &sql_unguard);
     }
     size_t at = semel__pg_add(&trip, &sql_commit);
-    semel_status status = semel__pg_run_theirs(&trip, err);
-    if (status != SEMEL_OK)
-        status = commit_failed(d, &trip, err);
-    else if (strcmp(PQcmdStatus(trip.results[at]), "COMMIT") != 0)
-        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                             "commit: the server rolled back: a statement had failed before");
-    else if (d->lost_wait)
-        status = semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_ENVIRONMENT,
-                             "commit: the wait for the synchronous standby was cancelled: it may not have the commit");
+    trip.theirs = true;
+    semel_status status = semel__pg_run(&trip, err);
+    status = status == SEMEL_OK ? committed(d, trip.results[at], err) : commit_failed(d, &trip, err);
     semel__pg_end(&trip);
     return status;
 }
@@ -857,38 +853,26 @@ static semel_status once_failed(struct pg_store *d, const struct pg_trip *trip, 
     return status;
 }
 
-/* What its begin has set and was answered holds from its commit on. */
-static void once_settled(struct pg_store *d, const struct pg_trip *trip)
-{
-    const struct sql_row row = {.db = &d->sql,
-                                .statement = &semel__pg_statements[SQL_begin_once],
-                                .result = trip->results[d->once_begun]};
-    struct begun b = {0};
-    if (semel__db_fill(&row, SQL_FIELDS(begun_fields), NULL, &b, NULL) == SEMEL_OK)
-        see_now(d, b.now_us);
-    d->sql.standby = b.standby;
-    d->settled = !d->pooler;
-}
-
 semel_status semel__pg_once_commit(struct pg_trip *trip, struct semel_error *err)
 {
     struct pg_store *d = trip->d;
     const size_t commit = semel__pg_add(trip, &sql_commit);
     const bool sent = trip->entered;
+    int64_t now_us;
     semel_status status = semel__pg_run(trip, err);
     if (status != SEMEL_OK)
         return once_failed(d, trip, commit, sent, err);
     d->once = PG_ONCE_COMMITTED;
     d->begun = false;
-    if (strcmp(PQcmdStatus(trip->results[commit]), "COMMIT") != 0)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "commit: the server rolled back");
-    if (d->once_asks)
-        once_settled(d, trip);
+    status = committed(d, trip->results[commit], err);
+    if (status == SEMEL_INVALID)
+        return status;
+    if (d->once_asks) { /* the settings and the answer of its begin are valid from its commit on */
+        (void)read_begin(d, SQL_begin_once, trip->results[d->once_begun], &now_us, NULL);
+        d->settled = !d->pooler;
+    }
     d->sql.store.ended = true;
-    if (d->lost_wait)
-        return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_ENVIRONMENT,
-                           "commit: the wait for the synchronous standby was cancelled: it may not have the commit");
-    return SEMEL_OK;
+    return status;
 }
 
 semel_status semel__pg_commit(struct semel_store *store, struct semel_error *err)
@@ -1042,9 +1026,10 @@ semel_status semel__pg_check(struct semel_store *store, struct semel_error *err)
     if (d->queued)
         return queue_ours(d, texts, 4, err);
     semel__pg_start(&trip, d, "check of deferred constraints");
+    trip.theirs = true;
     for (size_t i = 0; i < 4; i++)
         semel__pg_add(&trip, texts[i]);
-    semel_status status = semel__pg_run_theirs(&trip, err);
+    semel_status status = semel__pg_run(&trip, err);
     semel__pg_end(&trip);
     return status;
 }
@@ -1056,16 +1041,14 @@ semel_status semel__pg_snapshot(struct sql *db, bool *ret_begun, struct semel_er
     struct pg_store *d = (struct pg_store *)db;
     static const struct sql_text sql = {"semel_snapshot", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
     struct pg_trip trip;
-    char lock_timeout[16];
     *ret_begun = false;
     semel_status status = semel__pg_usable(d, err);
     if (status != SEMEL_OK || semel__pg_in_tx(d))
         return status;
-    snprintf(lock_timeout, sizeof(lock_timeout), "%d", d->timeout_ms);
     semel__pg_start(&trip, d, "begin");
     trip.bare = true;
     semel__pg_add(&trip, &sql);
-    semel__pg_text(&trip, semel__str(lock_timeout));
+    semel__pg_text(&trip, semel__str(d->lock_timeout));
     semel__pg_add(&trip, &semel__pg_statements[SQL_begin_settings].sql);
     status = semel__pg_run(&trip, err);
     semel__pg_end(&trip);
@@ -1077,10 +1060,10 @@ semel_status semel__pg_snapshot(struct sql *db, bool *ret_begun, struct semel_er
 
 void semel__pg_snapshot_end(struct sql *db, bool begun)
 {
-    struct pg_store *d = (struct pg_store *)db;
-    if (begun && !d->broken && PQtransactionStatus(d->conn) != PQTRANS_IDLE &&
-        semel__pg_do(d, &sql_rollback, "rollback", NULL) != SEMEL_OK)
-        d->broken = true;
+    if (!begun)
+        return;
+    ((struct pg_store *)db)->begun = true; /* it is ours to be rolled back */
+    semel__pg_rollback(&db->store);
 }
 
 /* ---- closing ------------------------------------------------------------------------------------- */

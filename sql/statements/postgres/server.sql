@@ -24,10 +24,12 @@ AS operates
 
 -- name: server_durability
 -- only: an own connection to SQLite is durable
--- gives: synchronous_commit, fsync_off, standby
-SELECT pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
-    pg_catalog.current_setting('fsync') = 'off' AS fsync_off,
-    pg_catalog.current_setting('synchronous_standby_names') <> '' AS standby
+-- gives: note
+SELECT CASE
+    WHEN pg_catalog.current_setting('fsync') = 'off' THEN 'fsync is off: a power failure can lose or damage everything'
+    WHEN pg_catalog.current_setting('synchronous_commit') = 'off'
+    THEN 'synchronous_commit is off: acknowledged work can be lost'
+    WHEN pg_catalog.current_setting('synchronous_standby_names') <> '' THEN 'commits wait for a standby' END AS note
 
 -- name: server_rights
 -- only: SQLite has no roles
