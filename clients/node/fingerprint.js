@@ -7,24 +7,15 @@ const { createHash } = require('crypto');
 const DEPTH = 64;
 class Raw extends Error {} // the body is not what its media type promises: its bytes count as they are
 
-const bytes = (value) => (Buffer.isBuffer(value) ? value : Buffer.from(value, 'latin1'));
+// Bytes are strings of characters up to 255 here, which Node joins and compares without copies.
 const lower = (text) => text.replace(/[A-Z]/g, (c) => c.toLowerCase());
 const trim = (text) => text.replace(/^[ \t]+/, '').replace(/(?<![ \t])[ \t]+$/, '');
 
-function count(n) {
-  const out = Buffer.alloc(8);
-  out.writeBigUInt64BE(BigInt(n));
-  return out;
-}
-
-function field(value) {
-  const raw = bytes(value);
-  return Buffer.concat([count(raw.length), raw]);
-}
-
-const listOf = (items) => Buffer.concat([count(items.length), ...items]);
-const pairOf = ([name, value]) => Buffer.concat([field(name), field(value)]);
-const byFirst = (a, b) => Buffer.compare(bytes(a[0]), bytes(b[0]));
+const count = (n) => String.fromCharCode(0, 0, 0, 0, n >>> 24, (n >>> 16) & 255, (n >>> 8) & 255, n & 255);
+const field = (value) => count(value.length) + value;
+const listOf = (items) => count(items.length) + items.join('');
+const pairOf = ([name, value]) => field(name) + field(value);
+const byFirst = (a, b) => (a[0] < b[0] ? -1 : Number(a[0] > b[0]));
 
 // ---- JSON: RFC 8785 ----
 
@@ -58,7 +49,7 @@ function string(text) {
 
 // A value of a text that JSON.parse has accepted: an object is a Map, an array an array, all else its canonical text.
 function read(tokens, depth) {
-  const token = tokens.next().value[0];
+  const token = tokens.next();
   if (token[0] === '"') return JSON.stringify(string(token));
   if (token !== '{' && token !== '[') return /^[-\d]/.test(token) ? number(token) : token;
   if (depth === DEPTH) throw new Raw();
@@ -69,7 +60,7 @@ function read(tokens, depth) {
       value.push(read(tokens, depth + 1));
       continue;
     }
-    const name = string(tokens.next().value[0]);
+    const name = string(tokens.next());
     tokens.next(); // the colon
     if (value.has(name)) throw new Raw();
     value.set(name, read(tokens, depth + 1));
@@ -78,14 +69,29 @@ function read(tokens, depth) {
   return value;
 }
 
+// Behind the string that begins there. An expression would use up its stack on a string of megabytes.
+function endOf(text, from) {
+  for (let quote = text.indexOf('"', from + 1); ; quote = text.indexOf('"', quote + 1)) {
+    let first = quote;
+    while (text[first - 1] === '\\') first--;
+    if ((quote - first) % 2 === 0) return quote + 1;
+  }
+}
+
 function tokensOf(text) {
-  const found = text.matchAll(/"(?:[^"\\]|\\.)*"|[-+.\w]+|[{}[\],:]/g);
-  let ahead = found.next();
+  const marks = /[-+.\w]+|["{}[\],:]/g;
+  const find = () => {
+    const found = marks.exec(text);
+    if (found === null || found[0] !== '"') return found && found[0];
+    marks.lastIndex = endOf(text, found.index);
+    return text.slice(found.index, marks.lastIndex);
+  };
+  let ahead = find();
   return {
-    peek: () => ahead.value[0],
+    peek: () => ahead,
     next() {
       const now = ahead;
-      ahead = found.next();
+      ahead = find();
       return now;
     },
   };
@@ -121,7 +127,7 @@ function json(body, ignored) {
   const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(body);
   JSON.parse(text);
   const value = ignored.reduce(ignore, read(tokensOf(text), 0));
-  return [field('json'), field(Buffer.from(write(value)))];
+  return field('json') + field(Buffer.from(write(value)).toString('latin1'));
 }
 
 // ---- forms and parts ----
@@ -141,7 +147,7 @@ function form(body) {
     const [name, value = ''] = cut(pair, '=');
     return [decoded(name), decoded(value)];
   });
-  return [field('form'), listOf(pairs.sort(byFirst).map(pairOf))];
+  return field('form') + listOf(pairs.sort(byFirst).map(pairOf));
 }
 
 function boundaryOf(type) {
@@ -171,7 +177,7 @@ function part(piece) {
     rest = behind;
   }
   if (!rest.startsWith('\r\n')) throw new Raw();
-  return [key, Buffer.concat([listOf(headers.sort(byFirst).map(pairOf)), field(rest.slice(2))])];
+  return [key, listOf(headers.sort(byFirst).map(pairOf)) + field(rest.slice(2))];
 }
 
 function multipart(media, type, body) {
@@ -180,7 +186,7 @@ function multipart(media, type, body) {
   if (first !== '' || pieces.length === 0 || (last !== '--' && last !== '--\r\n')) throw new Raw();
   const parts = pieces.map(part);
   if (media === 'multipart/form-data') parts.sort(byFirst);
-  return [field('multipart'), listOf(parts.map(([, content]) => content))];
+  return field('multipart') + listOf(parts.map(([, content]) => content));
 }
 
 function payload(media, type, encoding, body, ignored) {
@@ -199,18 +205,18 @@ function fingerprint({ method, path, query, headers, body, listed = [], ignore: 
   const type = valueOf('content-type');
   const media = lower(trim(type.split(';')[0]));
   const named = [...new Set(listed.map(lower))].sort();
-  const out = [...['semel-http-1', method, path, query, media].map(field), count(named.length)];
+  let out = ['semel-http-1', method, path, query, media].map(field).join('') + count(named.length);
   for (const name of named) {
     const values = pairs.filter(([other]) => other === name).map(([, value]) => field(value));
-    out.push(field(name), listOf(values));
+    out += field(name) + listOf(values);
   }
   try {
-    out.push(...payload(media, type, valueOf('content-encoding'), body, ignored));
+    out += payload(media, type, valueOf('content-encoding'), body, ignored);
   } catch (error) {
     if (!(error instanceof Raw || error instanceof SyntaxError || error instanceof TypeError)) throw error;
-    out.push(field('raw'), field(body));
+    out += field('raw') + field(body.toString('latin1'));
   }
-  return Buffer.concat([Buffer.from('h'), createHash('sha256').update(Buffer.concat(out)).digest()]);
+  return Buffer.concat([Buffer.from('h'), createHash('sha256').update(out, 'latin1').digest()]);
 }
 
 module.exports = { fingerprint };

@@ -58,6 +58,22 @@ def test_vectors_are_what_node_computes():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+LONG = r"""
+const body = Buffer.from('{"a": "' + 'x'.repeat(1 << 23) + '\\\\", "b": 1.0}');
+const headers = [['Content-Type', 'application/json']];
+process.stdout.write(require(process.argv[1]).fingerprint({ method: '', path: '', query: '', headers, body }));
+"""
+
+
+# A5: max_body may be raised
+def test_string_of_megabytes_is_no_trouble_for_node():
+    if shutil.which("node") is None:
+        pytest.skip("there is no node here: apt-get install nodejs")
+    done = subprocess.run(["node", "-e", LONG, SOURCE / "clients/node"], capture_output=True, check=False)
+    body = b'{"b":1,"a":"' + b"x" * (1 << 23) + b'\\\\"}'
+    assert done.stdout == python(b"", b"", b"", [(b"content-type", b"application/json")], body), done.stderr
+
+
 # A5: what is the same, and what is not
 def test_vectors_say_which_requests_are_the_same():
     seen = {}
