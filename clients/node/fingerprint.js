@@ -123,6 +123,13 @@ function ignore(root, pointer) {
   return root;
 }
 
+// What is no pointer would be taken for the whole document, and all requests for one.
+function checkPointers(given) {
+  const wrong = Array.isArray(given) ? given.find((one) => !/^(\/([^~/]|~[01])*)*$/.test(one)) : given;
+  if (wrong === undefined) return;
+  throw new TypeError(`semel: ignore must be a list of JSON pointers such as /sent_at: ${JSON.stringify(wrong)}`);
+}
+
 function json(body, ignored) {
   const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(body);
   JSON.parse(text);
@@ -200,6 +207,7 @@ function payload(media, type, encoding, body, ignored) {
 // 33 bytes for semel.key_begin. Strings are bytes, as Node gives what was sent (latin1). listed: names of headers that
 // count; ignore: JSON pointers to what does not.
 function fingerprint({ method, path, query, headers, body, listed = [], ignore: ignored = [] }) {
+  checkPointers(ignored);
   const pairs = headers.map(([name, value]) => [lower(name), trim(value)]);
   const valueOf = (name) => (pairs.find(([other]) => other === name) || [name, ''])[1];
   const type = valueOf('content-type');
@@ -219,4 +227,4 @@ function fingerprint({ method, path, query, headers, body, listed = [], ignore: 
   return Buffer.concat([Buffer.from('h'), createHash('sha256').update(out, 'latin1').digest()]);
 }
 
-module.exports = { fingerprint };
+module.exports = { checkPointers, fingerprint };

@@ -2,7 +2,7 @@
 // The rules that every middleware shares: which key, the transaction around the handler, which answer is kept, and what
 // a refusal looks like. The same as in the Python package.
 'use strict';
-const { fingerprint } = require('./fingerprint.js');
+const { checkPointers, fingerprint } = require('./fingerprint.js');
 
 // The idle time-out ends a transaction whose handler never comes back: its key is free again then.
 // A token does not survive a double, and an application may have parsers of its own for bigint and JSON: both are text.
@@ -111,6 +111,8 @@ class Guard {
       log: (text) => console.error(`semel: ${text}`),
     }, options);
     if (!this.pool || typeof this.caller !== 'function') throw new TypeError('semel: pool and caller are needed');
+    if (!Array.isArray(this.listed)) throw new TypeError('semel: listed must be a list of names of headers');
+    checkPointers(this.ignore);
   }
 
   // What the rule says of a request, and its keys; null: it is not guarded.

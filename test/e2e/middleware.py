@@ -314,6 +314,10 @@ def test_key_that_is_a_time_is_warned_of_once(app, db):
     assert warnings() == before + 1
 
 
+WRONG_LISTS = [{"ignore": ["sent_at"]}, {"ignore": ["/a", "/b~2"]}, {"ignore": ["/a~"]}, {"ignore": "/sent_at"},
+               {"listed": "x-tenant"}]
+
+
 def assert_times_of_sql(db):
     """That the table is what SQL warns of."""
     for key, is_time in TIMES.items():

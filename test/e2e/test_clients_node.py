@@ -8,8 +8,8 @@ import pytest
 
 pytest.register_assert_rewrite("middleware")
 from middleware import *  # noqa: E402,F401,F403
-from middleware import (KEY, SOURCE, TIMES, App, assert_times_of_sql, committed, effects, header, keys,  # noqa: E402
-                        poll)
+from middleware import (KEY, SOURCE, TIMES, WRONG_LISTS, App, assert_times_of_sql, committed, effects,  # noqa: E402
+                        header, keys, poll)
 
 FRAMEWORKS = ["express", "fastify"]
 
@@ -21,6 +21,17 @@ def test_times_are_those_of_sql(db):
     done = subprocess.run(["node", "-e", script, SOURCE / "clients/node/rules.js", *TIMES], capture_output=True,
                           text=True, check=True)
     assert dict(zip(TIMES, json.loads(done.stdout))) == TIMES
+
+
+# A5: of what is no pointer all bodies would be the same
+@pytest.mark.parametrize("wrong", WRONG_LISTS)
+def test_lists_that_are_wrong_are_refused_at_the_start(wrong):
+    script = """const { Guard } = require(process.argv[1]);
+                new Guard({ pool: 1, caller() {}, ...JSON.parse(process.argv[2]) });"""
+    command = ["node", "-e", script, SOURCE / "clients/node/rules.js"]
+    done = subprocess.run([*command, json.dumps(wrong)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "must be a list of" in done.stderr
+    subprocess.run([*command, '{"ignore": ["", "/a~0b/~1", "/"], "listed": ["x-tenant"]}'], check=True)
 
 
 # A8 P80: only the first answer counts; what is sent behind it, or instead of it, does not overtake its COMMIT

@@ -8,7 +8,7 @@ import pytest
 
 pytest.register_assert_rewrite("middleware")
 from middleware import *  # noqa: E402,F401,F403
-from middleware import KEY, SOURCE, TIMES, Shop, assert_times_of_sql  # noqa: E402
+from middleware import KEY, SOURCE, TIMES, WRONG_LISTS, Shop, assert_times_of_sql  # noqa: E402
 
 FRAMEWORKS = ["fastapi", "django"]
 
@@ -107,12 +107,22 @@ def test_settings_of_the_pool_change_nothing(pg_server, monkeypatch, setting):  
     assert shop.sql("SELECT count(*) FROM ledger") == [("1",)]
 
 
-@pytest.mark.parametrize("given", [{}, {"caller": "shop.auth"}, {"caller": len, "waite": 1}])
+@pytest.mark.parametrize("given", [{}, {"caller": "shop.auth"}, {"caller": len, "waite": 1},
+                                   *({"caller": len, **wrong} for wrong in WRONG_LISTS)])
 def test_settings_that_are_wrong_are_refused_at_the_start(monkeypatch, given):
     monkeypatch.syspath_prepend(SOURCE / "clients/python")
     from semel.rules import Settings
-    with pytest.raises(TypeError, match="caller|waite"):
+    with pytest.raises((TypeError, ValueError), match="caller|waite|ignore must be|listed must be"):
         Settings(**given)
+    Settings(len, ignore=["", "/a~0b/~1", "/"], listed=["x-tenant"])
+
+
+# A5: of what is no pointer all bodies would be the same
+def test_fingerprint_refuses_what_is_no_pointer(monkeypatch):
+    monkeypatch.syspath_prepend(SOURCE / "clients/python")
+    from semel import fingerprint
+    with pytest.raises(ValueError, match="sent_at"):
+        fingerprint(b"POST", b"/", b"", [(b"content-type", b"application/json")], b"{}", ignore=["sent_at"])
 
 
 @pytest.mark.parametrize("name", ["asgi.py", "django.py"])

@@ -37,7 +37,7 @@ class Idempotency:
         self.get_response, self.using = get_response, given.pop("using")
         try:
             self.set = rules.Settings(**given)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"settings.SEMEL: {error}") from None
 
     def __call__(self, request: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Iterable, Sequence
 Headers = Sequence[tuple[bytes, bytes]]
 DEPTH = 64
 INDEX = re.compile("0|[1-9][0-9]*")
+POINTER = re.compile("(?:/(?:[^~/]|~[01])*)*")
 
 
 class _Raw(ValueError):
@@ -186,9 +187,19 @@ def _payload(media: bytes, content_type: bytes, encoding: bytes, body: bytes, ig
     raise _Raw("no form of its own")
 
 
+def pointers(given: Iterable[str]) -> Sequence[str]:
+    """What is no pointer would be taken for the whole document, and all requests for one."""
+    found = [given] if isinstance(given, str) else list(given)
+    for pointer in found:
+        if isinstance(given, str) or not POINTER.fullmatch(pointer):
+            raise ValueError(f"ignore must be a list of JSON pointers such as /sent_at: {pointer!r}")
+    return found
+
+
 def framed(method: bytes, path: bytes, query: bytes, headers: Headers, body: bytes,
            listed: Iterable[str] = (), ignore: Iterable[str] = ()) -> bytes:
     """The bytes that are digested."""
+    ignore = pointers(ignore)
     pairs = [(name.lower(), value.strip(b" \t")) for name, value in headers]
     first = dict(reversed(pairs))
     content_type = first.get(b"content-type", b"")

@@ -9,7 +9,7 @@ import random
 import re
 from typing import Any, Callable, Iterator, Optional, Sequence
 
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, pointers
 
 log = logging.getLogger("semel")
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -90,6 +90,9 @@ class Settings:
     def __post_init__(self) -> None:
         if not callable(self.caller):
             raise TypeError("caller must be a function of the request")
+        if isinstance(self.listed, str):
+            raise ValueError("listed must be a list of names of headers")
+        pointers(self.ignore)
 
     def guards(self, method: str, path: str, has_key: bool) -> bool:
         how = self.rule(method, path)
