@@ -69,8 +69,9 @@ const pairsOf = (raw) => raw.flatMap((name, i) => (i % 2 === 0 ? [[name, raw[i +
 const flat = (headers) => Object.entries(headers)
   .flatMap(([name, value]) => [].concat(value).map((one) => [name.toLowerCase(), String(one)]));
 
-// As a router sees it: another spelling of a guarded path is guarded, too.
-function decoded(path) {
+// As a router sees it: another spelling of a guarded path is guarded, too, and so is http://host/path.
+function routed(sent) {
+  const path = sent.replace(/^[^/]+:\/\/[^/]*/, '');
   try {
     return decodeURIComponent(path);
   } catch {
@@ -120,7 +121,7 @@ class Guard {
     const [path, ...query] = raw.url.split('?');
     const headers = pairsOf(raw.rawHeaders);
     const keys = headers.filter(([name]) => name.toLowerCase() === 'idempotency-key').map(([, value]) => value);
-    const how = this.rule(raw.method, decoded(path));
+    const how = this.rule(raw.method, routed(path));
     if (how === 'off' || (how === 'optional' && keys.length === 0)) return null;
     return { method: raw.method, path, query: query.join('?'), headers, keys };
   }

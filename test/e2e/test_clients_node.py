@@ -9,7 +9,7 @@ import pytest
 pytest.register_assert_rewrite("middleware")
 from middleware import *  # noqa: E402,F401,F403
 from middleware import (KEY, SOURCE, TIMES, WRONG_LISTS, App, assert_times_of_sql, committed, effects,  # noqa: E402
-                        header, keys, poll)
+                        header, keys, poll, problem)
 
 FRAMEWORKS = ["express", "fastify"]
 
@@ -32,6 +32,14 @@ def test_lists_that_are_wrong_are_refused_at_the_start(wrong):
     done = subprocess.run([*command, json.dumps(wrong)], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "must be a list of" in done.stderr
     subprocess.run([*command, '{"ignore": ["", "/a~0b/~1", "/"], "listed": ["x-tenant"]}'], check=True)
+
+
+# A8: as a client of a proxy sends it; both frameworks take it for the path, and so does the rule
+def test_target_with_its_host_is_guarded_too(app, db):
+    assert problem(app.send(path="http://shop.example/act", key=None)) == (400, "missing")
+    assert app.send()[0] == 201
+    assert problem(app.send(path="http://shop.example/act")) == (422, "mismatch")
+    assert effects(db) == 1
 
 
 # A8 P80: only the first answer counts; what is sent behind it, or instead of it, does not overtake its COMMIT
