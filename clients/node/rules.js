@@ -145,11 +145,11 @@ class Guard {
   // Begins the key. Gives {answer}, to be sent as it is; or {held}, for a handler that now runs.
   async begin(request, look, body) {
     const key = this.keyOf(look.keys);
-    const caller = (await this.caller(request)) ?? null;
-    if (caller === null && !this.anonymous) {
+    const caller = (await this.caller(request)) ?? ''; // an empty name, as of a header without a value, is nobody's
+    if (caller === '' && !this.anonymous) {
       throw new Refusal(401, 'anonymous', 'a key belongs to a caller, and this request has none');
     }
-    const scope = caller === null ? 'anonymous' : `caller:${caller}`;
+    const scope = caller === '' ? 'anonymous' : `caller:${caller}`;
     const print = fingerprint({ ...look, body, listed: this.listed, ignore: this.ignore });
     const values = [`${Math.round(this.timeout * 1000)}ms`, scope, key, print, this.answer, this.keep];
     const { row, client } = await this.ask(values, this.wait);

@@ -291,7 +291,7 @@ def test_bad_keys_and_unknown_callers_are_refused(app, db):
     for bad in ["", "k", "k" * 7, "k" * 256, "caf\u00e9-caf\u00e9", [KEY, KEY + "2"], '"', '"1234567"', '"12345678',
                 '"1234"5678"', '"1234567\\a"', '"12345678\\"', '"' + '\\"' * 128 + '"']:
         assert problem(app.send(key=bad)) == (400, "malformed"), bad
-    assert problem(app.send(user=None)) == (401, "anonymous")
+    assert problem(app.send(user=None)) == problem(app.send(user=None, headers=[("X-User", "")])) == (401, "anonymous")
     assert (effects(db), keys(db)) == (0, 0)
     for good in ["k" * 8, "k" * 255, '"' + "q" * 255 + '"', '1234"5678"', r'"a\"b\\c 12"']:
         assert app.send(key=good)[0] == 201, good

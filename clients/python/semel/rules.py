@@ -137,9 +137,12 @@ def key_of(values: Sequence[bytes]) -> str:
 
 
 def scope_of(caller: Optional[str], anonymous: bool) -> str:
-    if caller is None and not anonymous:
+    """An empty name, as of a header without a value, is nobody's."""
+    if caller not in (None, ""):
+        return f"caller:{caller}"
+    if not anonymous:
         raise Refusal(401, "anonymous", "a key belongs to a caller, and this request has none")
-    return "anonymous" if caller is None else f"caller:{caller}"
+    return "anonymous"
 
 
 def completes(status: int, headers: Pairs) -> bool:

@@ -15,7 +15,7 @@ app = fastapi.FastAPI()
 pool = psycopg_pool.AsyncConnectionPool(os.environ["DATABASE_URL"], min_size=2, max_size=10, open=False,
                                          timeout=float(os.environ.get("POOL_TIMEOUT", "30")))
 app.add_middleware(Idempotency, pool=pool, rule=lambda method, path: "required" if path.startswith("/act") else "off",
-                   caller=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode() or None,
+                   caller=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode(),
                    wait=float(os.environ.get("WAIT", "20")), max_stored=100_000, max_answer=1_000_000)
 
 
