@@ -905,9 +905,13 @@ static const char *const key_args[] = {"scope", "key", "fingerprint", "answer", 
     "HIDDEN"
 #define KEY_LEASE_MS 60000
 
-static void answer_key(struct ext_call *call, const struct semel_key_verdict *verdict)
+static void answer_key(struct ext_call *call, struct semel_str key, const struct semel_key_verdict *verdict)
 {
     struct ext_cell *row = make_room(call, 1) ? next_row(call) : NULL;
+    if (verdict->key_is_time)
+        sqlite3_log(SQLITE_WARNING,
+                    "%s: key \"%.*s\" is a time and nothing else: requests of one moment would share it; use a UUID",
+                    call->args.who, (int)key.n, key.p);
     call->no_memory = row == NULL;
     if (row == NULL)
         return;
@@ -919,27 +923,12 @@ static void answer_key(struct ext_call *call, const struct semel_key_verdict *ve
     put_int(&row[KEY_TOKEN], verdict->token);
 }
 
-static semel_status run_key_begin(struct ext_call *call, struct semel_error *err)
+static semel_status run_key(struct ext_call *call, bool claim, struct semel_error *err)
 {
     struct semel *s = NULL;
     struct semel_key_request request;
     struct semel_key_verdict verdict;
-    semel_status status = ext_arg_request(&call->args, &request, err);
-    if (status == SEMEL_OK)
-        status = ext_handle(call->ext, &s, err);
-    if (status == SEMEL_OK)
-        status = semel_key_begin(s, &request, &verdict, err);
-    if (status == SEMEL_OK)
-        answer_key(call, &verdict);
-    return status;
-}
-
-static semel_status run_key_claim(struct ext_call *call, struct semel_error *err)
-{
-    struct semel *s = NULL;
-    struct semel_key_request request;
-    struct semel_key_verdict verdict;
-    enum semel_key_effect effect = SEMEL_KEY_OUTSIDE;
+    enum semel_key_effect effect = SEMEL_KEY_OUTSIDE; /* a begin is given neither */
     int64_t lease_ms = 0;
     semel_status status = ext_arg_request(&call->args, &request, err);
     if (status == SEMEL_OK)
@@ -949,10 +938,21 @@ static semel_status run_key_claim(struct ext_call *call, struct semel_error *err
     if (status == SEMEL_OK)
         status = ext_handle(call->ext, &s, err);
     if (status == SEMEL_OK)
-        status = semel_key_claim(s, &request, effect, lease_ms > 0 ? lease_ms : KEY_LEASE_MS, &verdict, err);
+        status = claim ? semel_key_claim(s, &request, effect, lease_ms > 0 ? lease_ms : KEY_LEASE_MS, &verdict, err)
+                       : semel_key_begin(s, &request, &verdict, err);
     if (status == SEMEL_OK)
-        answer_key(call, &verdict);
+        answer_key(call, request.key, &verdict);
     return status;
+}
+
+static semel_status run_key_begin(struct ext_call *call, struct semel_error *err)
+{
+    return run_key(call, false, err);
+}
+
+static semel_status run_key_claim(struct ext_call *call, struct semel_error *err)
+{
+    return run_key(call, true, err);
 }
 
 static const struct ext_table tables[] = {

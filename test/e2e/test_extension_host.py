@@ -270,6 +270,18 @@ def test_versions_over_keys_that_exist_leave_a_line_in_the_log_of_sqlite(extensi
     assert (done.returncode, done.stdout.splitlines()) == (0, [str(x) for x in ([], note, [], [])]), done
 
 
+# A4: as PostgreSQL's functions warn
+def test_key_that_is_a_time_leaves_a_line_in_the_log_of_sqlite(extension):
+    steps = ["SELECT semel_migrate(); BEGIN IMMEDIATE; SELECT * FROM semel_key_begin('s', '1763398800'); ROLLBACK",
+             "BEGIN IMMEDIATE; SELECT * FROM semel_key_begin('s', 'order 1763398800'); ROLLBACK",
+             "BEGIN IMMEDIATE; SELECT * FROM semel_key_claim('s', '2026-11-17'); COMMIT"]
+    done = subprocess.run([sys.executable, "-c", LISTEN, extension, *steps], capture_output=True, text=True, timeout=60,
+                          check=False)
+    lines = [[f'{who}: key "{key}" is a time and nothing else: two requests of one moment would share it; use a UUID']
+             for who, key in (("semel_key_begin", "1763398800"), ("semel_key_claim", "2026-11-17"))]
+    assert (done.returncode, done.stdout.splitlines()) == (0, [str(x) for x in (lines[0], [], lines[1])]), done
+
+
 def test_one_symbol_is_visible_and_no_sqlite_is_brought_along(extension):
     defined = subprocess.run(["nm", "-D", "--defined-only", extension + ".so"], capture_output=True, text=True,
                              check=True).stdout
