@@ -45,20 +45,47 @@ function spool(req, guard) {
   });
 }
 
+// While its answer is held back the handler does not learn that its client has gone: a stream that is piped into the
+// answer would stop, and so would sendFile, which asks the socket (P99). What is returned ends that, and tells it.
+function hush(res) {
+  const { emit, socket } = res;
+  const deaf = Object.create(socket, { writable: { value: true }, on: { value: () => deaf } });
+  let gone = res.destroyed;
+  res.destroyed = false;
+  res.socket = deaf;
+  res.emit = (name, ...given) => {
+    if (name !== 'close') return emit.call(res, name, ...given);
+    gone = true;
+    res.destroyed = false;
+    res._closed = false; // Node's streams ask both
+    return false;
+  };
+  return () => {
+    res.emit = emit;
+    if (res.socket === deaf) res.socket = socket; // else it was given one meanwhile: of requests in a row the next
+    if (!gone) return;
+    res.destroyed = true;
+    res.emit('close');
+  };
+}
+
 // Holds the answer back until it is whole, gives it to `settle`, and sends what that returns.
 function hold(res, guard, settle) {
-  const { writeHead, end } = res;
+  const { writeHead, end, destroy } = res;
+  const tell = hush(res);
   const chunks = [];
   let size = 0;
   let whole = false;
   const finish = (answer) => {
     whole = true;
     settle(answer).then((settled) => {
+      tell();
+      res.destroy = destroy;
       res.writeHead = writeHead; // the others stay: what the handler writes behind its answer is dropped
       send(res, settled, end);
     }).catch((error) => {
       guard.log(`the answer cannot be sent: ${error.message}`);
-      res.destroy();
+      destroy.call(res);
     });
   };
   const add = (chunk, encoding) => {
@@ -68,6 +95,15 @@ function hold(res, guard, settle) {
     if (size > guard.maxAnswer) finish(tooLong(guard.maxAnswer).answer);
   };
   res.flushHeaders = () => {};
+  res.destroy = (error) => { // by the handler, or by a stream that failed: there will be no answer
+    if (whole) return res;
+    whole = true;
+    settle({ status: 500 }).then(() => {
+      tell();
+      destroy.call(res, error);
+    });
+    return res;
+  };
   res.writeHead = (status, reason, headers = typeof reason === 'string' ? undefined : reason) => {
     res.statusCode = status;
     const given = Array.isArray(headers) ? pairsOf(headers) : Object.entries(headers || {});

@@ -356,6 +356,20 @@ def test_requests_share_a_connection(app, db):
     assert effects(db) == 1
 
 
+# The second one has no socket until the first one is answered
+def test_requests_are_sent_without_waiting_for_answers(app, db):
+    with socket.create_connection(("127.0.0.1", app.port)) as link:
+        for key, sleep in ((KEY, 0), (KEY + "-2", 0.5)):
+            content = b'{"sleep": %.1f}' % sleep
+            link.sendall(b"POST /act HTTP/1.1\r\nHost: a\r\nX-User: alice\r\nIdempotency-Key: %s\r\nContent-Type: "
+                         b"application/json\r\nContent-Length: %d\r\n\r\n%s" % (key.encode(), len(content), content))
+        link.settimeout(60)
+        got = b""
+        while got.count(b" 201 Created\r\n") < (1 if app.name == "django" else 2):  # which closes behind each answer
+            got += link.recv(65536) or pytest.fail(f"closed: {got}")
+    poll(lambda: effects(db) == got.count(b" 201 Created\r\n"))
+
+
 # A2 P103: the wait is bounded, and a mismatch is told before it
 def test_key_that_stays_busy_is_409_with_retry_after(running, shop, tmp_path):
     hasty = App(running.name, shop.url, tmp_path, WAIT="0.2")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The middleware of clients/node."""
+import contextlib
+import http.client
 import json
 import socket
 import subprocess
@@ -70,6 +72,31 @@ def test_lost_connection_of_a_handler_that_never_answers_goes_back_to_the_pool(r
         assert small.send()[0] == 201 and effects(db) == 1
     finally:
         small.kill()
+
+
+# P99: what is streamed into the answer does not stop when the client has gone
+@pytest.mark.parametrize("left", ["pipe", "pipeline", "file"])
+def test_client_that_hangs_up_does_not_stop_a_stream(app, db, left):
+    if app.name != "express" and left != "pipe":
+        pytest.skip("Fastify is given a stream")
+    content = json.dumps({"left": left}).encode()
+    with socket.create_connection(("127.0.0.1", app.port)) as link:
+        link.sendall(b"POST /act HTTP/1.1\r\nHost: a\r\nX-User: alice\r\nIdempotency-Key: %s\r\nContent-Type: "
+                     b"application/json\r\nContent-Length: %d\r\n\r\n%s" % (KEY.encode(), len(content), content))
+        poll(lambda: committed(db, "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
+                                   "state = 'idle in transaction' AND query LIKE 'INSERT INTO ledger%%'"))
+    poll(lambda: effects(db) == 1)
+    again = app.send(left=left)
+    assert (again[0], header(again, "idempotent-replayed")) == (201, ["true"]) and len(again[2]) > 5
+
+
+# A3: there will be no answer, and nobody waits for the time-out to learn that
+def test_stream_that_breaks_rolls_back_at_once(app, db):
+    with contextlib.suppress(http.client.HTTPException):
+        assert app.send(breaks=True)[0] == 500
+    poll(lambda: not committed(db, "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
+                                   "state LIKE 'idle in transaction%%' AND pid <> pg_backend_pid()"))
+    assert app.send()[0] == 201 and (effects(db), keys(db)) == (1, 1)
 
 
 # P101: a list of names and values may repeat a name; who waits until it is sent is called back

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // An application for middleware.py: node express_app.js PORT. A request says what its handler does.
 'use strict';
+const { Readable, pipeline } = require('stream');
 const express = require('express');
 const { Pool, types } = require('pg');
 const { idempotency } = require('semel/express');
@@ -9,6 +10,21 @@ const { idempotency } = require('semel/express');
 types.setTypeParser(types.builtins.INT8, Number);
 types.setTypeParser(types.builtins.JSONB, (text) => text);
 const app = express();
+
+const gone = (socket) => new Promise((done) => { if (socket.destroyed) done(); else socket.once('close', done); });
+
+// What one client waits for in vain: the second half comes when it has gone.
+async function* halves(socket, body) {
+  yield body.slice(0, 5);
+  await gone(socket);
+  yield body.slice(5);
+}
+
+async function* broken() {
+  yield 'part';
+  throw new Error('as it was asked');
+}
+
 const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: Number(process.env.POOL || 10) });
 pool.on('error', () => {});
 app.use(idempotency({
@@ -16,6 +32,7 @@ app.use(idempotency({
   caller: (req) => req.headers['x-user'],
   rule: (method, path) => (path.toLowerCase().startsWith('/act') ? 'required' : 'off'),
   wait: Number(process.env.WAIT || 20),
+  timeout: 600,
   maxStored: 100000,
   maxAnswer: 1000000,
 }));
@@ -37,6 +54,17 @@ app.post('/act', async (req, res, next) => {
     }
     res.status(asked.badly ? undefined : asked.status || 201);
     for (const [name, value] of asked.headers || []) res.append(name, value);
+    if (asked.left) {
+      const source = Readable.from(halves(req.socket, body));
+      if (asked.left === 'pipe') source.pipe(res);
+      if (asked.left === 'pipeline') pipeline(source, res, () => {});
+      if (asked.left === 'file') gone(req.socket).then(() => setImmediate(() => res.sendFile(__filename)));
+      return;
+    }
+    if (asked.breaks) {
+      pipeline(Readable.from(broken()), res, () => {});
+      return;
+    }
     for (let i = 0; asked.stream && i < body.length; i += 5000) res.write(body.slice(i, i + 5000));
     if (asked.stream) res.end();
     else res.send(Buffer.from(body));

@@ -11,11 +11,27 @@ types.setTypeParser(types.builtins.JSONB, (text) => text);
 const app = require('fastify')();
 const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: Number(process.env.POOL || 10) });
 pool.on('error', () => {});
+
+const gone = (socket) => new Promise((done) => { if (socket.destroyed) done(); else socket.once('close', done); });
+
+// What one client waits for in vain: the second half comes when it has gone.
+async function* halves(socket, body) {
+  yield body.slice(0, 5);
+  await gone(socket);
+  yield body.slice(5);
+}
+
+async function* broken() {
+  yield 'part';
+  throw new Error('as it was asked');
+}
+
 app.register(idempotency, {
   pool,
   caller: (request) => request.headers['x-user'],
   rule: (method, path) => (path.startsWith('/act') ? 'required' : 'off'),
   wait: Number(process.env.WAIT || 20),
+  timeout: 600,
   maxStored: 100000,
   maxAnswer: 1000000,
 });
@@ -31,6 +47,8 @@ app.post('/act', async (request, reply) => {
   const many = new Map();
   for (const [name, value] of asked.headers || []) many.set(name, [...(many.get(name) || []), value]);
   for (const [name, values] of many) reply.header(name, values.length > 1 ? values : values[0]);
+  if (asked.left) return Readable.from(halves(request.raw.socket, body));
+  if (asked.breaks) return Readable.from(broken());
   if (asked.again) reply.send(body); // and not returned, so that Fastify sends once more
   if (asked.again === 'throw') throw new Error('behind its answer');
   if (asked.again) return undefined;
