@@ -136,8 +136,9 @@ function send(res, { status, headers, body }, end = res.end) {
     const values = headers.filter(([other]) => other === name).map(([, value]) => value);
     res.setHeader(name, values.length > 1 ? values : values[0]);
   }
-  if (![204, 304].includes(status) && !names.has('content-length') && !names.has('transfer-encoding')) {
-    res.setHeader('content-length', body.length);
+  if (![204, 304].includes(status) && !(res.req.method === 'HEAD' && names.has('content-length'))) {
+    res.removeHeader('transfer-encoding');
+    res.setHeader('content-length', body.length); // the handler's may be that of an error page behind a part
   }
   res.statusCode = status;
   res.statusMessage = undefined; // the one of that status

@@ -99,6 +99,15 @@ def test_stream_that_breaks_rolls_back_at_once(app, db):
     assert app.send()[0] == 201 and (effects(db), keys(db)) == (1, 1)
 
 
+# A3: the page's own length is not that of the whole
+def test_express_error_page_behind_a_part_is_sent_whole(app, db):
+    if app.name != "express":
+        pytest.skip("Fastify has no such call")
+    answer = app.send(part=True)
+    assert answer[0] == 500 and answer[2].startswith(b"part") and answer[2].endswith(b"</html>\n")
+    assert (effects(db), keys(db)) == (0, 0)
+
+
 # P101: a list of names and values may repeat a name; who waits until it is sent is called back
 def test_express_answer_by_a_list_of_headers(app, db):
     if app.name != "express":

@@ -65,6 +65,10 @@ app.post('/act', async (req, res, next) => {
       pipeline(Readable.from(broken()), res, () => {});
       return;
     }
+    if (asked.part) {
+      res.write('part');
+      throw new Error('behind a part');
+    }
     for (let i = 0; asked.stream && i < body.length; i += 5000) res.write(body.slice(i, i + 5000));
     if (asked.stream) res.end();
     else res.send(Buffer.from(body));
