@@ -24,12 +24,20 @@ async function collect(stream, check) {
   return Buffer.concat(chunks);
 }
 
-// Of an answer: what Fastify has serialized, or a stream.
+// Fastify unwraps a Response behind its hooks.
+function unwrap(reply, payload) {
+  if (Object.prototype.toString.call(payload) !== '[object Response]') return payload;
+  reply.code(payload.status);
+  for (const [name, value] of payload.headers) reply.header(name, value);
+  return payload.body;
+}
+
+// Of an answer: what Fastify has serialized, or a stream, of Node or of the web.
 async function bodyOf(payload, most) {
   const check = (size) => {
     if (size > most) throw tooLong(most);
   };
-  const streamed = payload && typeof payload.pipe === 'function';
+  const streamed = payload && (typeof payload.pipe === 'function' || typeof payload.getReader === 'function');
   const body = streamed ? await collect(payload, check) : Buffer.from(payload || '');
   check(body.length);
   return body;
@@ -90,9 +98,9 @@ async function idempotency(app, options) {
     if (state.settling) return new Promise(() => {});
     if (held.ended) return payload;
     state.settling = true;
-    const given = { status: reply.statusCode, headers: flat(reply.getHeaders()) };
     try {
-      return dress(reply, await held.settle({ ...given, body: await bodyOf(payload, guard.maxAnswer) }));
+      const body = await bodyOf(unwrap(reply, payload), guard.maxAnswer);
+      return dress(reply, await held.settle({ status: reply.statusCode, headers: flat(reply.getHeaders()), body }));
     } catch (error) {
       await held.settle({ status: 500 });
       if (!(error instanceof Refusal)) throw error;

@@ -99,6 +99,16 @@ def test_stream_that_breaks_rolls_back_at_once(app, db):
     assert app.send()[0] == 201 and (effects(db), keys(db)) == (1, 1)
 
 
+def test_fastify_answers_of_the_web_are_stored(app, db):
+    if app.name != "fastify":
+        pytest.skip("Express does not know them")
+    for key, web, status in ((KEY, "response", 202), (KEY + "-2", "stream", 201)):
+        first, again = app.send(key=key, web=web), app.send(key=key, web=web)
+        assert first[0] == again[0] == status and first[2] == again[2] != b""
+        assert header(first, "x-part") == header(again, "x-part") and header(again, "idempotent-replayed") == ["true"]
+    assert effects(db) == 2
+
+
 # A3: the page's own length is not that of the whole
 def test_express_error_page_behind_a_part_is_sent_whole(app, db):
     if app.name != "express":

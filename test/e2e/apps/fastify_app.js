@@ -49,6 +49,10 @@ app.post('/act', async (request, reply) => {
   for (const [name, values] of many) reply.header(name, values.length > 1 ? values : values[0]);
   if (asked.left) return Readable.from(halves(request.raw.socket, body));
   if (asked.breaks) return Readable.from(broken());
+  if (asked.web) {
+    const answer = new Response(body, { status: 202, headers: [['x-part', '1'], ['x-part', '2']] });
+    return asked.web === 'stream' ? answer.body : answer;
+  }
   if (asked.again) reply.send(body); // and not returned, so that Fastify sends once more
   if (asked.again === 'throw') throw new Error('behind its answer');
   if (asked.again) return undefined;
