@@ -27,8 +27,7 @@ def connection(request: Any) -> psycopg.AsyncConnection[Any]:
     """The connection of a guarded request, in its transaction. Its end is the middleware's: never commit it."""
     if "semel" not in request.scope:
         raise RuntimeError("this request has no transaction: make its key required in the middleware's rule")
-    conn: psycopg.AsyncConnection[Any] = request.scope["semel"]
-    return conn
+    return request.scope["semel"]  # type: ignore[no-any-return]
 
 
 class Idempotency:
@@ -155,7 +154,8 @@ class _Request:
                 if not message.get("more_body", False):
                     await self.settle(token)
 
-        self.scope["semel"] = self.conn
+        own = {name: how for name, how in (self.scope.get("extensions") or {}).items() if name[:5] != "http."}
+        self.scope.update(semel=self.conn, extensions=own)  # no server sends a file, or anything else, past us
         await self.owner.app(self.scope, receive, send)
         if not self.settled.is_set():
             raise RuntimeError("the application returned without a whole answer")
