@@ -55,7 +55,7 @@ class _Request:
     def __init__(self, owner: Idempotency, scope: Any, receive: Any, send: Any) -> None:
         self.owner, self.set, self.scope, self.receive, self.send = owner, owner.set, scope, receive, send
         self.conn: Optional[psycopg.AsyncConnection[Any]] = None
-        self.settled = asyncio.Event()
+        self.sent, self.answered = asyncio.Event(), False
         self.arguments: tuple[Any, ...] = ()
         self.status, self.headers, self.body = 0, [], bytearray()  # type: int, list[Any], bytearray
 
@@ -139,13 +139,13 @@ class _Request:
         async def receive() -> Any:
             if request:
                 return request.pop()
-            await self.settled.wait()  # the handler does not learn that its client has gone
+            await self.sent.wait()  # the handler does not learn that its client has gone
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 self.status, self.headers = message["status"], list(message.get("headers", ()))
-            elif message["type"] == "http.response.body" and not self.settled.is_set():
+            elif message["type"] == "http.response.body" and not self.answered:
                 self.body += message.get("body", b"")
                 if len(self.body) > self.set.max_answer:
                     await self.undo()
@@ -157,7 +157,7 @@ class _Request:
         own = {name: how for name, how in (self.scope.get("extensions") or {}).items() if name[:5] != "http."}
         self.scope.update(semel=self.conn, extensions=own)  # no server sends a file, or anything else, past us
         await self.owner.app(self.scope, receive, send)
-        if not self.settled.is_set():
+        if not self.answered:
             raise RuntimeError("the application returned without a whole answer")
 
     async def settle(self, token: int) -> None:
@@ -191,8 +191,9 @@ class _Request:
         await self.answer(*rules.replay(row))
 
     async def answer(self, status: int, headers: Any, body: bytes) -> None:
-        self.settled.set()
+        self.answered = True
         if not any(name.lower() == b"content-length" for name, _ in headers) and status not in (204, 304):
             headers = [*headers, (b"content-length", str(len(body)).encode())]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        self.sent.set()  # not before: a streaming handler that is told of the end cancels what sends
