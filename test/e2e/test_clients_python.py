@@ -2,6 +2,9 @@
 """The middleware of clients/python."""
 import asyncio
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -125,6 +128,32 @@ def test_fingerprint_refuses_what_is_no_pointer(monkeypatch):
     from semel import fingerprint
     with pytest.raises(ValueError, match="sent_at"):
         fingerprint(b"POST", b"/", b"", [(b"content-type", b"application/json")], b"{}", ignore=["sent_at"])
+
+
+STREAMS = """
+import django
+from django.conf import settings
+settings.configure(SEMEL={"caller": len})
+django.setup()
+from django.http import StreamingHttpResponse
+from semel.django import Idempotency
+
+async def pieces():
+    yield b"a"
+    yield b"b"
+
+made = Idempotency(lambda request: StreamingHttpResponse(pieces()))
+made.call = lambda statement, arguments: print(arguments[1], arguments[3])
+print(list(made.run(None, 7).streaming_content))
+"""
+
+
+# A3: Django has them since 4.2
+def test_answer_of_an_asynchronous_iterator_is_stored_by_django():
+    pytest.importorskip("django", minversion="4.2", reason="this Django has no asynchronous streams")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", STREAMS], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": f"{SOURCE / 'clients/python'}:{':'.join(sys.path)}"})
+    assert done.stdout == "200 b'ab'\n[b'ab']\n"
 
 
 @pytest.mark.parametrize("name", ["asgi.py", "django.py"])

@@ -106,7 +106,7 @@ class Idempotency:
         response = self.get_response(request)
         if response.streaming:
             body = bytearray()
-            for chunk in response.streaming_content:
+            for chunk in response:  # also of an asynchronous iterator
                 body += chunk
                 if len(body) > self.set.max_answer:
                     raise rules.too_long(self.set.max_answer)
