@@ -27,7 +27,7 @@
 // message.key(), and an error that is in no class is unknown (keyed: transient).
 'use strict';
 const { setTimeout: sleep } = require('timers/promises');
-const { Message, StoreError, Unavailable, Unusable, WORDS, clean, written } = require('./message.js');
+const { Message, StoreError, Unavailable, Unusable, WORDS, clean, moment, written } = require('./message.js');
 
 const TAKEN = 'token::text, message_id AS id, source, type, raw, headers, order_key AS "orderKey", version, attempt';
 const BEGUN = 'act, why, attempt, outcome';
@@ -42,15 +42,15 @@ function call(name, columns, given) {
 }
 
 const lost = new WeakSet(); // errors of a connection, which pg gives no SQLSTATE
-function noted(error, severity = error.severity) {
-  if (!severity && !(error instanceof TypeError)) lost.add(error);
+function noted(error, alive = error.severity) {
+  if (!alive) lost.add(error);
   throw error;
 }
 const stateOf = (error) => (lost.has(error) ? '08000' : error instanceof Error && error.severity ? error.code : null);
 
 // A class of failure; or `again`: the transaction's, `lost`: the connection's, `stop`: the program's.
-const STATES = [[/^(23503|57014|25P02)/, 'transient'], [/^(40001|40P01|55P03)/, 'again'],
-  [/^(08|53|57|58|25P03|25P04)/, 'lost'], [/^23000/, 'stop'], [/^(22|23|P0)/, 'permanent'], [/^/, 'stop']];
+const STATES = [[/^(23503|57014|25P02|42804|42846)/, 'transient'], [/^(40|55P03|55006)/, 'again'],
+  [/^(08|53|57|58|25006|25P0[34])/, 'lost'], [/^23000/, 'stop'], [/^(2[0-3]|44|54|P0)/, 'permanent'], [/^/, 'stop']];
 const kindOf = (state) => (state === null ? 'transient' : STATES.find(([start]) => start.test(state))[1]);
 
 // True: the signal came.
@@ -75,8 +75,12 @@ class Link {
   // of whatever the transaction does next.
   async lend(handler, given) {
     let lent = true;
-    const query = (...asked) => (lent ? this.query(...asked)
-      : Promise.reject(new Unusable('a query behind the end of its handler: await all of them')));
+    const answers = () => this.client.query('').then(() => true, () => false);
+    const query = async (...asked) => {
+      if (!lent) throw new Unusable('a query behind the end of its handler: await all of them');
+      // An error of pg itself, such as a value that it cannot write, is not the connection's.
+      return this.client.query(...asked).catch(async (error) => noted(error, error.severity || await answers()));
+    };
     try {
       return await handler({ query }, given);
     } finally {
@@ -133,15 +137,16 @@ class Inbox {
 
   // The same for a batch in one transaction: an answer for each. A failure undoes its own message only.
   async deliverMany(messages) {
-    const made = messages.map((fields) => new Message({ ...fields, consumer: this.consumer }));
+    // A message that was taken may be handed on: its token is another consumer's.
+    const made = messages.map((fields) => new Message({ ...fields, consumer: this.consumer, token: undefined }));
     if (this.effect !== 'atomic') return each(made, (message) => this.claim(message));
     return made.length > 0 ? this.settle(made) : [];
   }
 
   // Stores a message in your transaction, to be run by work().
   async put(tx, message, notBefore) {
-    const given = { consumer: this.consumer, ...new Message(message).arguments(), not_before: notBefore };
-    return answer((await tx.query(call('inbox_put', '*', given))).rows[0]);
+    const given = { ...new Message(message).arguments(), not_before: notBefore && (moment(notBefore) || notBefore) };
+    return answer((await tx.query(call('inbox_put', '*', { consumer: this.consumer, ...given }))).rows[0]);
   }
 
   // Runs stored messages when they are due, and the housekeeping, until the signal of an AbortController comes.
@@ -173,16 +178,14 @@ class Inbox {
   }
 
   // Pauses, if repeating can settle it: `again` or `lost`. Throws any other error.
-  async again(error, n) {
-    const state = stateOf(error);
-    if (state === null) throw error;
-    const [kind, said] = [kindOf(state), error.message || error.code];
+  async again(cause, n) {
+    const state = stateOf(cause);
+    if (state === null) throw cause;
+    const [kind, said] = [kindOf(state.replace('57014', '57')), cause.message || cause.code]; // no handler's time-out
     if (kind !== 'again' && kind !== 'lost') {
-      throw new Unusable(`${said} (SQLSTATE ${state}); ${HINTS[state] || 'nothing was recorded'}`, { cause: error });
+      throw new Unusable(`${said} (SQLSTATE ${state}); ${HINTS[state] || 'nothing was recorded'}`, { cause });
     }
-    if (n + 1 === this.tries) {
-      throw new Unavailable(`${said}; acknowledge nothing, and deliver it again`, { cause: error });
-    }
+    if (n + 1 >= this.tries) throw new Unavailable(`${said}; acknowledge nothing, and deliver it again`, { cause });
     await wait(Math.min(20 * 4 ** n, 1000) * (0.5 + Math.random() / 2));
     return kind;
   }
@@ -299,8 +302,8 @@ class Inbox {
     const columns = `${BEGUN}, token::text, semel.consumer($1) ->> 'one_source' AS mono`;
     const given = { consumer: this.consumer, lease: `${this.lease} seconds`, ...message.arguments() };
     const [row] = await this.ask(call('inbox_claim', columns, given));
-    Object.assign(message, { attempt: row.attempt, token: row.token });
-    if (row.mono === 'true') message.source = ''; // as it is stored: a retry has the same key
+    const source = row.mono === 'true' ? '' : message.source; // as it is stored: a retry has the same key
+    Object.assign(message, { attempt: row.attempt, token: row.token, source });
     if (row.act === 'run') await this.outside(message).finally(this.beat(new Set([row.token])));
     return answer(row);
   }
@@ -346,8 +349,7 @@ class Inbox {
   async workOnce(max = 10, signal = undefined) {
     const given = { consumer: this.consumer, max, lease: `${this.lease} seconds` };
     const rows = await this.ask(call('inbox_take', TAKEN, given));
-    const unrun = new Set(rows.map(({ token }) => token));
-    const waiting = new Set(unrun);
+    const [unrun, waiting] = [1, 2].map(() => new Set(rows.map(({ token }) => token)));
     const still = rows.length > 0 ? this.beat(waiting) : ignored;
     // A transaction holds its row: a renewal would wait for it. A call outside needs its lease until its end, and may
     // have happened when it ends badly: it is not given back.

@@ -59,8 +59,8 @@ export class Unavailable extends StoreError {}
 export class Unusable extends StoreError {}
 
 export interface Delivery {
-  /** Of the event. An id, key, source or time that cannot be stored makes the message a quarantined one; one of another
-   *  type is a TypeError. */
+  /** Of the event. An id, key, source, version or time that cannot be stored makes the message a quarantined one: also a
+   *  number above Number.MAX_SAFE_INTEGER. One of another type is a TypeError. */
   id: string | number | bigint | null | undefined;
   /** What came: bytes, text, anything that JSON can write; null is a record without a value. */
   body: unknown;
@@ -146,7 +146,7 @@ export class Inbox {
   deliver(message: Delivery): Promise<Answer>;
   /** The same for a batch in one transaction: an answer for each. */
   deliverMany(messages: readonly Delivery[]): Promise<Answer[]>;
-  /** Stores a message in your transaction, to be run by work(). */
+  /** Stores a message in your transaction, to be run by work(). A text is of ISO 8601, in UTC where it names no zone. */
   put(tx: Database, message: Delivery, notBefore?: Date | string): Promise<Answer>;
   /** Runs stored messages when they are due, and the housekeeping, until the signal comes. */
   work(options?: Work): Promise<void>;

@@ -19,12 +19,15 @@ class Unusable extends StoreError {} // somebody must fix the schema, the rights
 const lone = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 // As text that PostgreSQL can keep.
 const clean = (value) => String(value).replace(lone, '\ufffd').replace(/\0/g, '\ufffd');
-const storable = (text) => text === clean(text) && text !== '' && Buffer.byteLength(text) <= 255;
+// What holds U+FFFD was no UTF-8: another id may have become the same text.
+const storable = (text) => text === clean(text) && /^[^\ufffd]+$/.test(text) && Buffer.byteLength(text) <= 255;
 const cut = (text) => Buffer.from(clean(text)).subarray(0, 255).toString().replace(/\ufffd+$/, '');
 const given = (value) => value !== undefined && value !== null;
 // An id or key as text. One of another type is a mistake of the program: nothing is recorded.
 function asText(name, value) {
   if (!given(value)) return null;
+  // A number that is rounded is no name: its neighbours have the same text. Such a text is not storable.
+  if (typeof value === 'number' && !(Math.abs(value) <= Number.MAX_SAFE_INTEGER)) return `${value}\ufffd`;
   if (['string', 'number', 'bigint'].includes(typeof value)) return String(value);
   const type = Object.prototype.toString.call(value).slice(8, -1);
   throw new TypeError(`semel: ${name} is of type ${type}; it must be a string, number or bigint (decode bytes first)`);
@@ -91,23 +94,23 @@ class Message {
     const [id, orderKey, businessKey] = ['id', 'orderKey', 'businessKey'].map((name) => asText(name, this[name]));
     const source = asText('source', this.source) || '';
     const time = given(this.time) ? moment(this.time) : null;
-    const version = given(this.version) ? String(this.version) : null;
+    const version = asText('version', this.version);
     const headers = Object.fromEntries(Object.entries(this.headers || {}).map((pair) => pair.map(clean)));
     delete headers.semel_tombstone;
     if (!given(this.body)) headers.semel_tombstone = 'true';
-    const refused = { semel_refused_id: clean(id).slice(0, 255) };
-    const all = { source: cut(source), raw: inHex(this.raw), message_id: null, headers: refused };
+    const size = JSON.stringify(headers).length;
+    const refused = { ...(size > 1 << 17 ? {} : headers), semel_refused_id: clean(id).slice(0, 255) };
+    const type = given(this.type) ? cut(this.type) : null;
+    const all = { source: cut(source), raw: inHex(this.raw), message_id: null, type, headers: refused };
     if (![id, orderKey, businessKey, source || null].every((text) => text === null || storable(text))
         || (version !== null && !(/^\d{1,19}$/.test(version) && BigInt(version) < (1n << 63n) - 1n))
-        || time === '' || JSON.stringify(headers).length > 1 << 18) return all;
+        || time === '' || size > 1 << 18) return all;
     return {
       ...all, message_id: id, headers: Object.keys(headers).length > 0 ? headers : null, version,
-      type: given(this.type) ? cut(this.type) : null,
       order_key: orderKey, business_key: businessKey, fingerprint: inHex(this.fingerprint), message_time: time,
     };
   }
 }
 
-module.exports = {
-  Failure, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable, WORDS, clean, written,
-};
+module.exports = { Failure, Message, Permanent, Rejected, StoreError, Transient, Unavailable, Unknown, Unusable, WORDS,
+  clean, moment, written };

@@ -8,6 +8,7 @@ its own. test_inbox_python.py, test_inbox_adapters.py and test_inbox_node.py run
 import base64
 import collections
 import contextlib
+import datetime
 import json
 import os
 import pathlib
@@ -177,7 +178,7 @@ def running(request, pg_server, tmp_path_factory):  # noqa: F811
         pg_server.psql("postgres", "CREATE ROLE nobody_much LOGIN")
     urls = {"default": shop.url.replace(str(pg_server.port), str(wire.port)), "down": f"postgres://postgres@127.0.0.1:"
             f"{free_port()}/shop", "no_schema": pg_server.others[0].url, "old": pg_server.others[1].url,
-            "no_rights": pg_server.url(shop.name, "nobody_much")}
+            "no_rights": pg_server.url(shop.name, "nobody_much"), "narrow": shop.url}
     made = App(request.param, urls, tmp_path_factory.mktemp("app"))
     made.shop, made.wire = shop, wire
     yield made
@@ -211,7 +212,10 @@ FAILURES = [({"raise": "Permanent"}, "dead"), ({"raise": "Transient"}, "failed")
             ({"sql": "SELECT 1/0"}, "dead"), ({"cents": -1}, "dead"), ({"sql": "INSERT INTO line VALUES (NULL, 7)"},
             "failed"), ({"sql": "INSERT INTO line VALUES (7, NULL)"}, "failed"),
             ({"sql": "SET LOCAL statement_timeout = 1; SELECT pg_sleep(9)"}, "failed"), ({"swallow": True}, "failed"),
-            ({"sql": "DO $$ BEGIN RAISE EXCEPTION 'no'; END $$"}, "dead")]
+            ({"sql": "DO $$ BEGIN RAISE EXCEPTION 'no'; END $$"}, "dead"),
+            ({"sql": "SELECT (SELECT generate_series(1, 2))"}, "dead"), ({"sql": "SELECT ''::int"}, "dead"),
+            ({"sql": "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '44000'; END $$"}, "dead"),
+            ({"sql": "SELECT repeat('[', 50000)::jsonb"}, "dead")]  # 21, 22, 44, 54
 
 
 # I5 I6: the effect and the event are undone, the failure is committed with its payload, the broker may forget it
@@ -226,17 +230,43 @@ def test_every_class_of_failure_is_recorded_with_the_payload(desk):
         assert rows[f"m{n}"] == f"{status} 1 {'false' if status == 'rejected' else 'true'}", asked
 
 
+# A type that does not fit may be the message's: it stops nobody, and what comes behind it runs
+@pytest.mark.parametrize("worker", [False, True])
+def test_value_of_a_wrong_type_fails_its_message_alone(desk, worker):
+    values = ["true", "[1]", '{"a": 1}', "[[1], [2, 3]]", "5", "[" * 20000 + "]" * 20000]
+    bodies = [f'{{"{name}": {value}}}' for name in ("cents", "value") for value in values]
+    for n, body in enumerate(bodies):
+        if worker:
+            desk.ask("put", message={"id": f"m{n}", "body": body})
+        else:
+            said = desk.deliver({"id": f"m{n}", "body": body})
+            assert isinstance(said, dict) and said["acknowledge"], (body[:50], said)
+    assert not worker or desk.ask("work_once", batch=20) == len(bodies)
+    assert desk.deliver(("next", {}))["act"] == "run"
+    rows = dict(desk.rows("message_id, status"))
+    assert {"failed", "dead"} & set(rows.values()) and not set(rows.values()) - {"failed", "dead", "completed"}
+    assert sorted(id_ for id_, _ in desk.books()) == sorted(id_ for id_ in rows if rows[id_] == "completed")
+
+
+# P71: the server's DETAIL, and what SQLAlchemy adds, quote rows and parameters
+def test_reason_that_is_kept_quotes_no_rows(desk):
+    said = desk.deliver(("m1", {"cents": 5, "sql": "INSERT INTO account VALUES (4711), (4711)"}))
+    assert said["status"] == "dead"
+    (text,), = desk.rows("error_text")
+    assert 'unique constraint "account_pkey"' in text and "4711" not in text and "\n" not in text
+
+
 # P17: no attempt counts
 def test_serialization_failures_and_deadlocks_run_the_transaction_again(desk):
-    for n, state in enumerate(["40001", "40P01"]):
+    for n, state in enumerate(["40001", "40P01", "40000", "25006"]):
         desk.sql("ALTER SEQUENCE tries RESTART")
         said = desk.deliver((f"m{n}", {"sql": "DO $$ BEGIN IF nextval('tries') < 3 THEN RAISE EXCEPTION USING "
                                               f"ERRCODE = '{state}'; END IF; END $$"}))
         assert (said["act"], said["attempt"]) == ("run", 1), said
-    assert desk.books() == [("m0", "1"), ("m1", "1")]
-    said = desk.deliver(("m2", {"sql": "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$"}),
+    assert desk.books() == [(f"m{n}", "1") for n in range(4)]
+    said = desk.deliver(("m4", {"sql": "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$"}),
                         set={"tries": 2})
-    assert said[0] == "Unavailable" and len(desk.rows()) == 2
+    assert said[0] == "Unavailable" and len(desk.rows()) == 4
 
 
 # A wide net, such as permanent=(Exception,), catches neither what is called otherwise nor what only a repeat settles
@@ -281,6 +311,33 @@ def test_copy_of_a_running_message_is_not_acknowledged(desk):
         assert (said["act"], said["why"], said["acknowledge"]) == ("later", "busy", False)
     finally:
         other.close()
+
+
+# A time-out, and a pool that is used up, are nobody's mistake: the broker delivers it again
+def test_begin_that_cannot_be_made_in_time_is_an_unavailable_store(desk):
+    desk.deliver(("m0", {}))
+    desk.sql(f"ALTER DATABASE {desk.shop.name} SET statement_timeout = '200ms'")
+    desk.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+             f"AND datname = '{desk.shop.name}'")
+    desk.sql("BEGIN")
+    desk.sql("LOCK TABLE semel.record")
+    try:
+        said = desk.deliver(("m1", {}), set={"tries": 2})
+        assert said[0] == "Unavailable" and "statement timeout" in said[1], said
+    finally:
+        desk.sql("COMMIT")
+        desk.sql(f"ALTER DATABASE {desk.shop.name} RESET statement_timeout")
+        desk.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                 f"AND datname = '{desk.shop.name}'")
+    assert desk.deliver(("m1", {}))["act"] == "run"
+
+
+def test_pool_that_is_used_up_is_an_unavailable_store(desk):
+    if desk.app.driver == "django":
+        pytest.skip("Django has no pool here")
+    said = desk.deliver(("m1", {}), db="narrow", hold=True, set={"tries": 2})
+    assert said[0] == "Unavailable", said
+    assert desk.deliver(("m1", {}), db="narrow")["act"] == "run"
 
 
 # T7: read again, never guessed
@@ -432,6 +489,13 @@ def test_odd_times_and_sources_are_quarantined(desk):
             said = desk.deliver({"id": f"t{n}", "body": "{}", "time": text})
             assert isinstance(said, dict) and said["act"] == "run", (text, said)
         assert [row[0] for row in desk.rows("(message_time AT TIME ZONE 'UTC')::time::text")] == [*TIMES.values()]
+        later = (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)).isoformat()[:19]
+        for n, given in enumerate([later, later + "Z", {"moment": later}]):
+            desk.ask("put", message={"id": f"u{n}", "body": "{}"}, not_before=given)
+        assert {row[0] for row in desk.rows("to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS')")} == {
+            "", later}
+        for given in ["soon", 5, True, "infinity"]:
+            assert isinstance(desk.ask("put", message={"id": "w", "body": "{}"}, not_before=given), tuple), given
     finally:
         desk.sql(f"ALTER DATABASE {desk.shop.name} RESET timezone")
     odd = [{"time": text} for text in BAD_TIMES] + [{"source": text} for text in ["nul \0", "x" * 256, "\ud800"]]
@@ -444,6 +508,26 @@ def test_odd_times_and_sources_are_quarantined(desk):
     assert desk.ask("put", message={"id": "p1", "body": "[4]", "time": "soon"})["why"] == "no_id"
     assert desk.deliver({"id": "q1", "body": "{}", "time": 5})[0] == "TypeError"
     assert len(desk.books()) == len(TIMES) + 1
+
+
+# Bytes that were no UTF-8, and numbers that JavaScript has rounded: two ids became one text, and one message is lost
+@pytest.mark.parametrize("member", ["id", "order_key", "business_key"])
+def test_id_or_key_that_may_have_been_another_one_is_quarantined(desk, member):
+    odd = ["\ufffd", "a\ufffdb"] + [2 ** 53, 2 ** 53 + 2, 1e300] * (desk.app.driver == "pg")
+    for n, name in enumerate(odd):
+        said = desk.deliver({"id": "m1", "body": f"[{n}]", "type": "t", "headers": {"a": "b"}, member: name})
+        assert isinstance(said, dict) and (said["act"], said["why"]) == ("ack", "no_id"), (name, said)
+    assert desk.books() == [] and {row[1:] for row in desk.rows("message_id, type, headers::jsonb ->> 'a'")} == {
+        ("t", "b")}
+
+
+@pytest.mark.parametrize("version", [True, "5", 5.0, [5]])
+def test_version_of_a_wrong_type_is_an_error_of_the_program(desk, version):
+    said = desk.deliver({"id": "m1", "body": "{}", "order_key": "k", "version": version})
+    if desk.app.driver == "pg" and not isinstance(version, (bool, list)):
+        assert said["why"] != "no_id"  # JavaScript has one type of numbers, and pg gives a bigint as text
+    else:
+        assert said[0] == "TypeError" and "version" in said[1] and desk.rows() == []
 
 
 NAMES = [("k", "k"), (42, "42"), ({"bigint": str(2 ** 70)}, str(2 ** 70)),
@@ -569,6 +653,18 @@ def test_key_that_show_has_is_the_one_that_was_sent(desk):
     # No route's file sets it: its program may have steps of its own.
     step = re.search(r"(semel\.step_key)\(consumer, message_id, step, source\)", shown["next"])
     assert desk.sql(f"SELECT {step[1]}('{desk.name}', 'm1', 'effect', 'orders')") == [(sent,)]
+
+
+# A message that was claimed for one consumer, and is handed on, is another one's own
+def test_message_that_is_handed_on_is_run_by_the_other_consumer(desk):
+    desk.set('{"effect": "outside"}')
+    desk.deliver(("m1", {"hand_on": f"{desk.name}2"}), effect="outside")
+    desk.ask("put", message={"id": "m2", "body": json.dumps({"hand_on": f"{desk.name}2"})})
+    assert desk.ask("work_once", effect="outside") == 1
+    assert desk.books() == [("m1", "1"), ("m2", "1")] and len(desk.calls()) == 2
+    assert desk.rows() == [("m1", "completed", "1"), ("m2", "completed", "1")]
+    assert desk.sql(f"SELECT message_id, status FROM semel.inbox WHERE consumer = '{desk.name}2' ORDER BY 1") == [
+        ("m1", "completed"), ("m2", "completed")]
 
 
 # I15: the heartbeat

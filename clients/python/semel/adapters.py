@@ -9,6 +9,17 @@ from .links import Link
 from .message import Unusable
 
 
+def cause_of(error: Any) -> Any:
+    """Of an error of SQLAlchemy or Django that of the driver: None, if there was none. Any other one is its own."""
+    while type(error).__module__.startswith("django.db"):
+        error = error.__cause__
+    return getattr(error, "orig", error)
+
+
+class InterfaceError(Exception):
+    """No connection is to be had; named as drivers name it."""
+
+
 class SQLAlchemy(Link):
     """Inbox("billing", sessionmaker(engine), link=SQLAlchemy): a handler is given the Session."""
 
@@ -25,7 +36,11 @@ class SQLAlchemy(Link):
                 raise Unusable("a handler never ends its transaction; nothing was recorded")
 
     async def run(self, statement: str, values: Any = None) -> list[Any]:
-        result = self.tx.connection().exec_driver_sql(statement, values)
+        from sqlalchemy.exc import TimeoutError as Timeout
+        try:
+            result = self.tx.connection().exec_driver_sql(statement, values)
+        except Timeout as error:  # of the pool, which SQLAlchemy counts among no errors of a database
+            raise InterfaceError(str(error)) from error
         return [tuple(row) for row in result] if result.returns_rows else []
 
 

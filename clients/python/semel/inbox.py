@@ -33,11 +33,13 @@ import json
 import logging
 import random
 import time
+from dataclasses import replace
 from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 from uuid import UUID
 
+from .adapters import cause_of
 from .links import Link, now, settled
-from .message import KINDS, Answer, Message, StoreError, Unavailable, Unusable, clean, converted, text_of
+from .message import KINDS, Answer, Message, StoreError, Unavailable, Unusable, clean, converted, moment, text_of
 
 log = logging.getLogger("semel")
 Call = Tuple[str, Tuple[Any, ...]]
@@ -45,10 +47,11 @@ Kinds = Sequence[Type[BaseException]]
 F = TypeVar("F", bound=Callable[..., Any])
 TAKEN = "token, attempt, headers::text, message_id, raw, source, type, order_key, version"
 BEGUN = "act, why, attempt, outcome::text"
-STATES = [(("23503", "57014", "25P02"), "transient"), (("40001", "40P01", "55P03"), "again"),
-          (("08", "53", "57", "58", "25P03", "25P04"), "lost"), (("23000",), "stop"), (("22", "23", "P0"), "permanent")]
-HINTS = {"3F000": "create it: semel migrate --store postgres://...", "23000": "a handler never ends its transaction",
-         "42883": "if the schema is older than this client: semel migrate --store postgres://...",
+STATES = [(("23503", "57014", "25P02", "42804", "42846"), "transient"), (("40", "55P03", "55006"), "again"),
+          (("08", "53", "57", "58", "25006", "25P03", "25P04"), "lost"), (("23000",), "stop"),
+          (("20", "21", "22", "23", "44", "54", "P0"), "permanent")]
+HINTS = {**dict.fromkeys(("3F000", "42883"), "if the schema is missing or old: semel migrate --store postgres://..."),
+         "23000": "a handler never ends its transaction",
          "42501": "sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers"}
 
 
@@ -59,11 +62,21 @@ def call(function: str, columns: str = "*", **given: Any) -> Call:
 
 def state_of(error: BaseException) -> Optional[str]:
     """SQLSTATE, made up where a driver has none; None: not an error of a database."""
-    found: Any = error.__cause__ if type(error).__module__.startswith("django.db") else getattr(error, "orig", error)
-    state: Optional[str] = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None)
+    found: Any = cause_of(error)
     names = {kind.__name__ for kind in type(found).__mro__}
     made = "22000" if "DataError" in names else "08000" if names & {"OperationalError", "InterfaceError"} else "42000"
-    return state or (made if names & {"DatabaseError", "InterfaceError"} else None)
+    made = made if names & {"DatabaseError", "InterfaceError"} else ""
+    state: str = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None) or made
+    # A value whose type does not fit may be the message's: the driver cannot send it, or there is no operator for it.
+    routine = getattr(getattr(found, "diag", None), "source_function", None)
+    odd = state == "42000" and "adapt type" in str(found) or state == "42883" and routine == "op_error"
+    return "42804" if odd else state or None
+
+
+def said_by(error: BaseException) -> str:
+    """Of an error of a database the first line: the others quote rows and parameters."""
+    quotes = state_of(error) or cause_of(error) is not error
+    return clean(error).strip().split("\n" if quotes else "\0")[0][:500] or type(error).__name__
 
 
 def kind_of(state: Optional[str]) -> str:
@@ -114,13 +127,13 @@ class AsyncInbox:
         state = state_of(error)
         if state is None:
             raise error
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if kind_of(state) not in ("again", "lost"):
+        kind, said = kind_of(state.replace("57014", "57")), said_by(error)  # a time-out that is no handler's
+        if kind not in ("again", "lost"):
             raise Unusable(f"{said} (SQLSTATE {state}); {HINTS.get(state, 'nothing was recorded')}") from error
         if n + 1 == self.tries:
             raise Unavailable(f"{said}; acknowledge nothing, and deliver it again") from error
         await link.wait(min(0.02 * 4 ** n, 1) * random.uniform(0.5, 1))
-        return kind_of(state)
+        return kind
 
     async def ask(self, link: Link, asked: Call, tokens: bool = False) -> list[Any]:
         """One call, one transaction. After a lost COMMIT the tokens in front of its rows show what was committed."""
@@ -171,7 +184,7 @@ class AsyncInbox:
                 async with link.savepoint():
                     said = await settled(self.function(link.tx, group if self.many else group[0]))
                     outcome = None if said is None or self.many else converted(json.dumps, said, "the outcome")
-                done += [{"message_id": str(one.id), "source": one.source, "outcome": outcome} for one in group]
+                done += [{"message_id": str(one.id), "source": one.source or "", "outcome": outcome} for one in group]
             except Exception as error:  # pylint: disable=broad-except
                 word = self.judge(error)
                 if word not in KINDS or len(group) > 1:
@@ -204,7 +217,7 @@ class AsyncInbox:
             raise Unusable("the lease was lost while its row was held")
 
     def failure(self, message: Message, word: str, error: BaseException) -> Call:
-        given = {"class": word, "reason": clean(error)[:500] or type(error).__name__}
+        given = {"class": word, "reason": said_by(error)}
         if message.token is not None:
             return self.finish(message, **given)
         fate = f"act, why, {message.attempt:d}, NULL, status, due_at"
@@ -293,13 +306,14 @@ class AsyncInbox:
             await link.wait(every)
 
     async def put(self, tx: Any, message: Message, not_before: Any = None) -> Answer:
-        asked = call("inbox_put", consumer=self.consumer, **message.arguments(), not_before=not_before)
+        due = moment("not_before", not_before) or not_before
+        asked = call("inbox_put", consumer=self.consumer, **message.arguments(), not_before=due)
         return Answer(*(await self.link(tx=tx).run(*asked))[0])
 
     async def deliver_many(self, messages: Sequence[Message]) -> list[Answer]:
-        if self.effect == "atomic":
-            return await self.settle(self.link(), messages) if messages else []
-        return [await self.claim(self.link(), message) for message in messages]
+        made = [replace(message, token=None) for message in messages]  # it may be another consumer's that was taken
+        return (await self.settle(self.link(), made) if made and self.effect == "atomic" else
+                [await self.claim(self.link(), message) for message in made])
 
     async def deliver(self, message: Message) -> Answer:
         return (await AsyncInbox.deliver_many(self, [message]))[0]
@@ -320,8 +334,7 @@ class Inbox(AsyncInbox):
         """Stores a message in your transaction, to be run by work()."""
         return now(super().put(tx, message, not_before))
 
-    def work(self, stop: Any = None, *, batch: int = 10, every: float = 1,  # type: ignore[override]
-             tick: bool = True) -> None:
+    def work(self, stop: Any = None, *, batch: int = 10, every: float = 1, tick: bool = True) -> None:  # type: ignore
         """Runs stored messages when they are due, and the housekeeping, until `stop` (a threading.Event) is set."""
         now(super().work(stop, batch=batch, every=every, tick=tick))
 

@@ -49,15 +49,13 @@ class Link:
                 async with self.within(self.tx.transaction()):
                     yield
             finally:
-                if self.tx.closed:
-                    await settled(self.db.check())  # the others are likely to be as dead
+                await settled(self.db.check() if self.tx.closed else None)  # the others are likely to be as dead
 
     def savepoint(self) -> AsyncContextManager[Any]:
         return self.within(self.tx.transaction())
 
     async def run(self, statement: str, values: Any = None) -> list[Any]:
-        from psycopg.rows import tuple_row
-        cursor = await settled(self.tx.cursor(row_factory=tuple_row).execute(statement, values))
+        cursor = await settled(self.tx.cursor(row_factory=lambda _: tuple).execute(statement, values))
         return list(await settled(cursor.fetchall())) if cursor.description else []
 
     async def wait(self, seconds: float) -> bool:
@@ -70,14 +68,11 @@ class Link:
     async def beside(self, work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> AsyncIterator[None]:
         """Runs a heartbeat, on a connection of its own, while the block runs."""
         other = type(self)(self.db, loop=self.loop)
-        running: Any = work(other, *given)
-        if self.loop:
-            running = asyncio.ensure_future(running)
-        else:
-            running = threading.Thread(target=now, args=[running], daemon=True)
-            running.start()
+        job, loop = work(other, *given), self.loop
+        running: Any = asyncio.ensure_future(job) if loop else threading.Thread(target=now, args=[job], daemon=True)
+        await settled(None if loop else running.start())
         try:
             yield
         finally:
             other.quiet.set()
-            await settled(running if self.loop else running.join())
+            await settled(running if loop else running.join())

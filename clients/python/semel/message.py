@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from datetime import date, datetime, timezone
-from typing import Any, Callable, Mapping, Optional, Union
+from typing import Any, Callable, Mapping, Optional, Tuple, Union
 from uuid import UUID
 
 MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(\.\d+)?)?"
@@ -52,7 +52,7 @@ class Unusable(StoreError):
 class Message:
     """`id` is that of the event. `body` is what came: bytes, text, anything that JSON can write, or None, which is a
     record without a value (a tombstone of Kafka). `time` is a datetime or a text of ISO 8601, in UTC where it names no
-    zone. An id, key, source or time that cannot be stored makes the message a quarantined one: it is kept, and
+    zone. An id, key, source, version or time that cannot be stored makes the message a quarantined one: it is kept, and
     acknowledged. One of another type is a mistake of the program: a TypeError, and nothing is recorded."""
 
     id: Union[None, str, int, UUID]
@@ -83,25 +83,26 @@ class Message:
     def key(self, step: str = "effect") -> str:
         """64 hexadecimal digits for the Idempotency-Key of an outside call: semel.step_key, the same for ever. `semel
         inbox show` has that of the step "effect"; who makes several calls names a step for each."""
-        parts = [part.encode() for part in (self.consumer, self.source, str(self.id), step)]
+        parts = [part.encode() for part in (self.consumer, self.source or "", str(self.id), step)]
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
 
     def arguments(self) -> dict[str, Any]:
-        """Those of semel.inbox_begin. The body is always given, so that a failure keeps it."""
+        """Those of semel.inbox_begin. The body is always given, so that a failure keeps it. What holds U+FFFD was no
+        UTF-8: another id may have become the same text."""
         names = [text_of(name, getattr(self, name)) for name in ("id", "order_key", "business_key")]
-        source, time = text_of("source", self.source) or "", None if self.time is None else moment(self.time)
+        source, time = text_of("source", self.source, (str,)) or "", moment("time", self.time)
         headers = {k: clean(v) for key, v in (self.headers or {}).items() if (k := clean(key)) != "semel_tombstone"}
         headers |= {"semel_tombstone": "true"} if self.body is None else {}
         given = {"source": source, "raw": "\\x" + self.raw.hex(), "message_id": names[0], "headers": headers or None,
-                 "type": self.type and cut(clean(self.type)), "order_key": names[1], "version": self.version,
-                 "business_key": names[2], "message_time": time,  # bytea is hexadecimal, in a parameter and in JSON
-                 "fingerprint": None if self.fingerprint is None else "\\x" + self.fingerprint.hex()}
-        texts = [text for text in (*names, source or None) if text is not None]
-        if time != "" and all(clean(text) == text and 1 <= len(text.encode()) <= 255 for text in texts) and (
-                self.version is None or 0 <= self.version < (1 << 63) - 1) and len(json.dumps(headers)) <= 1 << 20:
+                 "type": self.type and clean(self.type, 255), "version": text_of("version", self.version, (int,)),
+                 "order_key": names[1], "business_key": names[2], "message_time": time or None,  # bytea is hexadecimal,
+                 "fingerprint": None if self.fingerprint is None else "\\x" + self.fingerprint.hex()}  # also in JSON
+        texts, size = [one for one in (*names, source or None) if one is not None], len(json.dumps(headers))
+        if (time or self.time is None) and 0 <= (self.version or 0) < 2 ** 63 - 1 and size <= 1 << 20 and all(
+                re.fullmatch("[^\0\ud800-\udfff\ufffd]+", one) and len(one.encode()) < 256 for one in texts):
             return given
-        return {"source": cut(clean(source)), "raw": given["raw"], "message_id": None,
-                "headers": {"semel_refused_id": clean(names[0])[:255]}}
+        return {"source": clean(source, 255), "raw": given["raw"], "message_id": None, "type": given["type"],
+                "headers": {**(headers if size < 1 << 19 else {}), "semel_refused_id": clean(names[0])[:255]}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,33 +131,27 @@ def converted(way: Callable[[Any], Any], value: Any, what: str) -> Any:
         raise Permanent(f"{what} is no JSON: {error}") from None
 
 
-def text_of(name: str, value: Any) -> Optional[str]:
-    """An id or key as text."""
-    if value is None or (isinstance(value, (str, int, UUID)) and not isinstance(value, bool)):
+def text_of(name: str, value: Any, kinds: Tuple[type, ...] = (str, int, UUID)) -> Optional[str]:
+    """As text: an id or key, or what must be of these kinds."""
+    if value is None or (isinstance(value, kinds) and not isinstance(value, bool)):
         return None if value is None else str(value)
-    raise TypeError(f"{name} is of type {type(value).__name__}; it must be str, int or UUID (decode bytes first)")
+    raise TypeError(f"{name} is of type {type(value).__name__}; it must be {' or '.join(k.__name__ for k in kinds)}")
 
 
-def moment(value: Any) -> str:
-    """A time, in UTC; empty where it is none that can be stored."""
-    if not isinstance(value, (str, date)):
-        raise TypeError(f"time is of type {type(value).__name__}; it must be datetime or str")
-    found = MOMENT.fullmatch(value.strip() if isinstance(value, str) else value.isoformat())
+def moment(name: str, value: Any) -> str:
+    """A time, in UTC; empty where it is none, or none that can be stored."""
+    text_of(name, value, (datetime, date, str))
+    found = MOMENT.fullmatch(value.strip() if isinstance(value, str) else value.isoformat() if value else "")
     day, clock, second, fraction, hours, minutes, rest = found.groups("") if found else [""] * 7
     try:
-        said = datetime.fromisoformat(f"{day}T{clock or '00:00'}{second or ':00'}{fraction or '.':0<7.7}"
-                                      f"{hours or '+00'}:{minutes or '00'}{rest}")
-        text = said.astimezone(timezone.utc).isoformat()
+        at = f"{day}T{clock or '00:00'}{second or ':00'}{fraction or '.':0<7.7}{hours or '+00'}:{minutes or '00'}{rest}"
+        text = datetime.fromisoformat(at).astimezone(timezone.utc).isoformat()
     except (ValueError, OverflowError):
         return ""
     return text if text <= "9999-12-31T00:00:00+00:00" else ""
 
 
-def cut(text: str) -> str:
-    return text.encode()[:255].decode("utf-8", "ignore")
-
-
-def clean(value: Any) -> str:
-    """As text that PostgreSQL can keep."""
+def clean(value: Any, most: Optional[int] = None) -> str:
+    """As text that PostgreSQL can keep, and so many bytes at most."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace")[:most].decode("utf-8", "ignore")

@@ -24,6 +24,7 @@ async function book(tx, message) {
     await tx.query('SELECT 1/0').catch(() => {});
     return null;
   }
+  if (asked.value !== undefined) await tx.query('SELECT $1::text', [asked.value]);
   if (asked.sql) await tx.query(asked.sql);
   if (asked.event !== undefined) {
     const about = typed(asked.about === undefined ? message.id : asked.about);
@@ -47,6 +48,7 @@ async function straggle(tx, message) {
 async function outside(message) {
   fs.appendFileSync(process.env.CALLS, `${message.id} ${message.key()} ${message.attempt}\n`);
   const asked = message.json();
+  if (asked.hand_on) await new semel.Inbox(asked.hand_on, pools.default, book).deliver(message);
   if (asked.sleep) await pause(asked.sleep);
   if (asked.raise) throw new errors[asked.raise]('as asked');
   return outcomeOf(asked);
@@ -68,7 +70,9 @@ function outcomeOf(asked) {
 }
 
 // {"bigint": text} and the like is a value of a type that JSON does not have.
-const TYPES = { base64: (text) => Buffer.from(text, 'base64'), bigint: BigInt, uuid: String };
+const TYPES = {
+  base64: (text) => Buffer.from(text, 'base64'), bigint: BigInt, uuid: String, moment: (text) => new Date(`${text}Z`),
+};
 function typed(given) {
   const name = Object.keys(TYPES).find((one) => given && given[one] !== undefined);
   return name ? TYPES[name](given[name]) : given;
@@ -84,13 +88,18 @@ let running;
 async function perform(asked) {
   const { op, effect = 'atomic', db = 'default', consumer } = asked;
   if (!pools[db]) {
-    pools[db] = new Pool({ connectionString: URLS[db], max: 4, connectionTimeoutMillis: 5000 });
+    const [max, connectionTimeoutMillis] = db === 'narrow' ? [1, 300] : [4, 5000];
+    pools[db] = new Pool({ connectionString: URLS[db], max, connectionTimeoutMillis });
     pools[db].on('error', () => {});
   }
   const handler = asked.no_handler ? undefined : asked.batch_handler ? bookAll
     : effect !== 'atomic' ? outside : asked.straggle ? straggle : book;
   const options = { effect, permanent: [asked.broad ? Error : Bad], batch: Boolean(asked.batch_handler), ...asked.set };
   const inbox = new semel.Inbox(consumer, pools[db], handler, options);
+  if (asked.hold) { // the only connection of its pool
+    const held = await pools[db].connect();
+    return perform({ ...asked, hold: false }).finally(() => held.release());
+  }
   if (op === 'deliver') {
     const messages = asked.messages.map(messageOf);
     return messages.length === 1 ? [await inbox.deliver(messages[0])] : inbox.deliverMany(messages);
@@ -109,7 +118,7 @@ async function perform(asked) {
   const client = await pools[db].connect();
   try {
     await client.query('BEGIN');
-    const answer = await inbox.put(client, messageOf(asked.message));
+    const answer = await inbox.put(client, messageOf(asked.message), typed(asked.not_before));
     if (!asked.rollback) await client.query('COMMIT');
     return answer;
   } finally {

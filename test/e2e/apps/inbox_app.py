@@ -6,6 +6,7 @@ DATABASE_URLS='{"default": ...}' inbox_app.py DRIVER: psycopg, async, sqlalchemy
 import asyncio
 import base64
 import contextlib
+import datetime
 import inspect
 import json
 import os
@@ -48,10 +49,12 @@ async def database(alias):
         import sqlalchemy
         from sqlalchemy.orm import sessionmaker
         url = URLS[alias].replace("postgres:", "postgresql+psycopg2:")
-        return sessionmaker(sqlalchemy.create_engine(url, pool_size=2))
+        narrow = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0.3}
+        return sessionmaker(sqlalchemy.create_engine(url, **(narrow if alias == "narrow" else {"pool_size": 2})))
     import psycopg_pool
     kind = psycopg_pool.AsyncConnectionPool if DRIVER == "async" else psycopg_pool.ConnectionPool
-    made = kind(URLS[alias], min_size=1, max_size=4, open=False, timeout=0.3 if alias == "down" else 10)
+    made = kind(URLS[alias], min_size=1, max_size=1 if alias == "narrow" else 4, open=False,
+                timeout=0.3 if alias in ("down", "narrow") else 10)
     await value(made.open())
     return made
 
@@ -77,6 +80,9 @@ async def book(tx, message):
             await execute(tx, "SELECT 1/0")
         except Exception:
             return None
+    for statement in ("SELECT %s::text", "SELECT 1 FROM ledger WHERE message_id = %s"):
+        if "value" in asked:
+            await execute(tx, statement, asked["value"])
     if asked.get("sql"):
         await execute(tx, asked["sql"].replace("%", "%%"))
     if "event" in asked:
@@ -96,6 +102,10 @@ async def outside(message):
     with open(os.environ["CALLS"], "a", encoding="utf-8") as calls:
         calls.write(f"{message.id} {message.key()} {message.attempt}\n")
     asked = message.json
+    if asked.get("hand_on"):
+        other = BASE(asked["hand_on"], DBS["default"], **LINK)
+        other.handler(plain(book))
+        await value(other.deliver(message))
     if asked.get("sleep"):
         await (asyncio.sleep(asked["sleep"]) if DRIVER == "async" else value(time.sleep(asked["sleep"])))
     if asked.get("raise"):
@@ -124,7 +134,7 @@ def outcome_of(asked):
     return odd[asked["odd"]] if "odd" in asked else asked.get("outcome")
 
 
-TYPES = {"base64": base64.b64decode, "bigint": int, "uuid": uuid.UUID}
+TYPES = {"base64": base64.b64decode, "bigint": int, "uuid": uuid.UUID, "moment": datetime.datetime.fromisoformat}
 
 
 def typed(given):
@@ -156,6 +166,11 @@ async def perform(asked):
         inbox.batch_handler(plain(book_all))
     elif not asked.get("no_handler"):
         inbox.handler(plain(book if effect == "atomic" else outside))
+    if asked.get("hold"):  # the only connection of its pool
+        link = inbox.link()
+        async with link.transaction():
+            await link.run("SELECT 1")
+            return await perform({**asked, "hold": False})
     if op == "deliver":
         messages = [message_of(one) for one in asked["messages"]]
         if len(messages) == 1 and not asked.get("batch_handler"):
@@ -181,7 +196,7 @@ async def perform(asked):
         link = inbox.link()
         with contextlib.suppress(InterruptedError):
             async with link.transaction():
-                answer = await value(inbox.put(link.tx, message_of(asked["message"])))
+                answer = await value(inbox.put(link.tx, message_of(asked["message"]), typed(asked.get("not_before"))))
                 if asked.get("rollback"):
                     raise InterruptedError
         return shown(answer)
