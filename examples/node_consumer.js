@@ -26,7 +26,7 @@ async function handle (db, id, payload) {
 async function deliver (db, name, payload) {
   const id = known(name)
   const { act, why } = await handle(db, id, payload).catch(async error => {
-    if (!/^2[23]/.test(error.code)) throw error
+    if (!/^(22|23|54)/.test(error.code)) throw error // else: bad data, a violated constraint, too deep
     await db.query('ROLLBACK') // the message's fault: the effect is undone, and the failure commits whatever it answers
     return (await db.query(fail, [id, payload, error.message])).rows[0]
   })

@@ -19,10 +19,13 @@ for line in sys.stdin.buffer:
                 tx.execute("INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int "
                            "FROM (SELECT convert_from(%s, 'UTF8')::jsonb) AS m (e)", (payload,))
                 tx.execute("SELECT semel.inbox_done('billing', %s)", (message_id,))
-    except (psycopg2.DataError, psycopg2.IntegrityError) as error:  # the message's fault; its effect is rolled back
+    except psycopg2.Error as error:
+        if (error.pgcode or "")[:2] not in ("22", "23", "54"):
+            raise
+        # The message's fault: bad data, a violated constraint, too deep. Its effect is rolled back.
         with db, db.cursor() as tx:  # committed whatever the answer is: a rollback would count no attempt
             tx.execute("SELECT act, why FROM semel.inbox_fail('billing', %s, raw => %s, class => 'permanent', "
-                       "reason => %s)", (message_id, payload, str(error)))
+                       "reason => %s)", (message_id, payload, error.diag.message_primary))
             act, why = tx.fetchone()
     # It is committed; run and ack: acknowledge it now, later: let the broker bring it again.
     print(name, act, why, flush=True)

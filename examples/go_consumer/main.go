@@ -53,8 +53,9 @@ func handle(db *sql.DB, id *string, payload []byte) (act, why string, err error)
 func deliver(db *sql.DB, id *string, payload []byte) (act, why string, err error) {
 	act, why, err = handle(db, id, payload)
 	var bad *pq.Error
-	if errors.As(err, &bad) && (bad.Code.Class() == "22" || bad.Code.Class() == "23") {
-		// The message's fault: the effect is undone, and the failure commits by itself, whatever it answers.
+	if errors.As(err, &bad) && strings.Contains("22 23 54", string(bad.Code.Class())) {
+		// The message's fault (bad data, a violated constraint, too deep): the effect is undone, and the failure
+		// commits by itself, whatever it answers.
 		err = db.QueryRow(fail, id, payload, bad.Message).Scan(&act, &why)
 	}
 	return
@@ -62,12 +63,17 @@ func deliver(db *sql.DB, id *string, payload []byte) (act, why string, err error
 
 func main() {
 	db, err := sql.Open("postgres", os.Getenv("DATABASE_URL"))
-	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); {
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 4<<20) // a line that is longer ends the program
+	for err == nil && lines.Scan() {
 		var act, why string
 		id, payload, _ := strings.Cut(lines.Text(), " ")
 		if act, why, err = deliver(db, known(id), []byte(payload)); err == nil {
 			fmt.Println(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
 		}
+	}
+	if err == nil {
+		err = lines.Err()
 	}
 	if err != nil {
 		log.Fatal(err)

@@ -45,7 +45,7 @@ func deliver(ctx context.Context, db *pgxpool.Pool, id *string, payload []byte) 
 			return err
 		})
 		var bad *pgconn.PgError
-		if errors.As(failed, &bad) && (bad.Code[:2] == "22" || bad.Code[:2] == "23") { // the message's fault
+		if errors.As(failed, &bad) && strings.Contains("22 23 54", bad.Code[:2]) { // data, constraint, depth: its fault
 			return tx.QueryRow(ctx, fail, id, payload, bad.Message).Scan(&act, &why)
 		}
 		if failed == nil {
@@ -59,12 +59,17 @@ func deliver(ctx context.Context, db *pgxpool.Pool, id *string, payload []byte) 
 func main() {
 	ctx := context.Background()
 	db, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
-	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); {
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 4<<20) // a line that is longer ends the program
+	for err == nil && lines.Scan() {
 		var act, why string
 		id, payload, _ := strings.Cut(lines.Text(), " ")
 		if act, why, err = deliver(ctx, db, known(id), []byte(payload)); err == nil {
 			fmt.Println(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
 		}
+	}
+	if err == nil {
+		err = lines.Err()
 	}
 	if err != nil {
 		log.Fatal(err)

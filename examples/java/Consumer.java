@@ -48,11 +48,12 @@ public class Consumer {
         try {
             told = handle(db, id, payload);
         } catch (SQLException error) {
-            if (!error.getSQLState().startsWith("22") && !error.getSQLState().startsWith("23")) {
+            if (!error.getSQLState().matches("(22|23|54).*")) {
                 throw error;
             }
-            db.rollback(); // the message's fault: the effect is undone, the failure recorded
-            told = prepare(db, FAIL, id, payload, error.getMessage()).executeQuery();
+            db.rollback(); // the message's fault (data, a constraint, depth): the effect is undone, the failure recorded
+            String reason = error.getMessage().split("\n")[0]; // its details quote the row
+            told = prepare(db, FAIL, id, payload, reason).executeQuery();
             told.next();
         }
         db.commit(); // one transaction for the record and the effect; a failure, too, whatever it answers

@@ -134,7 +134,7 @@ def test_every_message_delivered_twice_takes_effect_once_and_never_again(pg_serv
         ("dead", "1", "t")]
     # P31: what is no JSON is kept as it came, and the consumer goes on
     poison = {"p1": "no JSON", "p2": '{"account": "\\u0000", "cents": 1}', "p3": "", "p4": '{"cents": 1',
-              "p5": "nul \0", "good": '{"account": "last", "cents": 1}'}
+              "p5": "nul \0", "p6": "[" * 60000, "p7": "long" * 25000, "good": '{"account": "last", "cents": 1}'}
     assert deliver(command, env, poison, [*poison] * 2) == [
         *([name, *(["run", "new"] if name == "good" else ["ack", "new"])] for name in poison),
         *([name, "ack", "duplicate" if name == "good" else "dead"] for name in poison)]

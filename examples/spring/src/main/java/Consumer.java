@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 import java.nio.charset.StandardCharsets;
+import java.sql.SQLException;
 import java.util.Scanner;
 import javax.sql.DataSource;
 import org.springframework.context.annotation.AnnotationConfigApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
-import org.springframework.dao.DataIntegrityViolationException;
+import org.springframework.dao.DataAccessException;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 import org.springframework.jdbc.datasource.DriverManagerDataSource;
@@ -84,8 +85,13 @@ public class Consumer {
                 Answer answer;
                 try {
                     answer = billing.handle(id, payload);
-                } catch (DataIntegrityViolationException error) { // the message's fault
-                    answer = billing.fail(id, payload, error.getMostSpecificCause().getMessage());
+                } catch (DataAccessException error) {
+                    Throwable cause = error.getMostSpecificCause();
+                    if (!(cause instanceof SQLException sql) || !sql.getSQLState().matches("(22|23|54).*")) {
+                        throw error;
+                    }
+                    // The message's fault: data, a constraint, too deep. Further lines of the reason quote the row.
+                    answer = billing.fail(id, payload, cause.getMessage().split("\n")[0]);
                 }
                 System.out.println(line[0] + " " + answer.act() + " " + answer.why());
             }
