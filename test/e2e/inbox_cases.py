@@ -674,6 +674,14 @@ def test_outside_effect_that_takes_longer_than_its_lease_keeps_it(desk):
     assert desk.rows() == [("m1", "completed", "1")] and len(desk.calls()) == 1
 
 
+def test_heartbeats_leave_no_connections_behind(desk):
+    desk.set('{"effect": "outside"}')
+    for n in range(12):
+        assert desk.deliver((f"m{n}", {"sleep": 0.3}), effect="outside", set={"lease": 0.3})["act"] == "run"
+    (there,), = desk.sql(f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{desk.shop.name}'")
+    assert int(there) <= 10  # of the pools of this module, and of the test itself
+
+
 # E1: where ids are unique across sources, the source is no part of the key, from the first attempt on
 def test_keyed_effect_has_one_key_whatever_its_source(desk):
     desk.set('{"effect": "keyed", "one_source": true, "retry_first": "1ms", "retry_ceiling": "1ms", "retry_max": 3}')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator
+from typing import Any, AsyncIterator, Callable, Coroutine
 
 from .links import Link
 from .message import Unusable
@@ -63,6 +63,18 @@ class Django(Link):
             yield
             if self.tx.needs_rollback:  # atomic() would roll back without a word
                 raise RuntimeError("the handler has marked its transaction for a rollback, and returned")
+
+    @asynccontextmanager
+    async def beside(self, work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> AsyncIterator[None]:
+        from django.db import connections
+
+        async def closing(link: Django, *more: Any) -> None:  # a connection is its thread's, and outlives it
+            try:
+                await work(link, *more)
+            finally:
+                connections[link.db].close()
+        async with super().beside(closing, *given):
+            yield
 
     async def run(self, statement: str, values: Any = None) -> list[Any]:
         with self.tx.cursor() as cursor:
