@@ -37,6 +37,13 @@ def retries():
         os._exit(1)  # and with them the consumer: its supervisor starts both again
 
 
+def message_of(properties, body):
+    """An id that is no UTF-8, which pika leaves as bytes, makes a quarantined message."""
+    id_ = properties.message_id
+    return Message(id_.decode("utf-8", "replace") if isinstance(id_, bytes) else id_, body, properties.headers,
+                   type=properties.type)
+
+
 def settle(connection, channel, tag, message):
     """Acknowledges what is committed. What is not comes again, after a pause that does not stop the others."""
     try:
@@ -58,8 +65,7 @@ def consume(queue, stop):
             if stop.is_set():
                 return
             if method is not None:
-                settle(connection, channel, method.delivery_tag, Message(
-                    properties.message_id, body, properties.headers, type=properties.type))
+                settle(connection, channel, method.delivery_tag, message_of(properties, body))
 
 
 def main():

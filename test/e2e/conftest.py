@@ -58,7 +58,7 @@ def hexed(text):
     """As the tools of test/kafka and test/rabbit read it."""
     if text is None:
         return "-"
-    raw = text if isinstance(text, bytes) else str(text).encode()
+    raw = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
     return "x" + raw.hex()
 
 

@@ -206,7 +206,8 @@ class Server:
     def take(self, queue):
         """Every message that is ready, taken off the queue: (id, payload as bytes)."""
         words = (line.split(" ") for line in self.tool("take", queue).stdout.splitlines())
-        return [(bytes.fromhex(id[1:]).decode(), bytes.fromhex(payload[1:])) for id, payload in words]
+        return [(bytes.fromhex(id[1:]).decode("utf-8", "surrogateescape"), bytes.fromhex(payload[1:]))
+                for id, payload in words]
 
     def length(self, queue):
         """How many messages are ready, those with consumers not counted; None: no such queue."""

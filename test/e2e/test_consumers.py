@@ -103,7 +103,8 @@ def traffic(n, seed):
     for at, (body, status) in enumerate(POISON):
         becomes[f"bad{at}"] = status
         sent.append((f"bad{at}", body))
-    sent = sent * 2 + [(None, b'{"account": "a", "cents": 77}'), ("x" * 255, b'{"account": "b", "cents": 5}')]
+    sent = sent * 2 + [(None, b'{"account": "a", "cents": 77}'), ("x" * 255, b'{"account": "b", "cents": 5}'),
+                       (b"\xff", b'{"account": "a", "cents": 78}'), (b"\xfe", b'{"account": "a", "cents": 79}')]
     booked["x" * 255] = ("b", 5)
     chance.shuffle(sent)
     return booked, becomes, sent
@@ -152,7 +153,7 @@ def test_example_survives_poison_copies_kills_and_a_restart(name, pg_server, bro
     assert sorted(events) == sorted((account, str(cents)) for account, cents in booked.values())
     statuses = dict(eye("SELECT message_id, status FROM semel.inbox"))
     assert {id_: statuses[id_] for id_ in becomes} == becomes
-    assert [status for id_, status in statuses.items() if id_.startswith("sha256:")] == ["quarantined"]
+    assert [status for id_, status in statuses.items() if id_.startswith("sha256:")] == ["quarantined"] * 3
     assert eye("SELECT count(*) FROM semel.inbox WHERE status = 'dead' AND payload IS NULL")[0][0] == 0
 
 
