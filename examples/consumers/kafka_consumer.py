@@ -67,7 +67,10 @@ def main():
                          "enable.auto.commit": False, "auto.offset.reset": "earliest"})
     consumer.subscribe([sys.argv[1]])
     while not stop.is_set():
-        records = [record for record in consumer.consume(100, 0.5) if record.error() is None]
+        taken = consumer.consume(100, 0.5)
+        for error in [record.error() for record in taken if record.error() is not None]:
+            log.warning("broker: %s", error)  # such as a topic that is not there: the library tries again
+        records = [record for record in taken if record.error() is None]
         if records and settle([message_of(record) for record in records], stop):
             try:
                 consumer.commit(asynchronous=False)

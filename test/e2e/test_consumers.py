@@ -181,6 +181,17 @@ def test_example_waits_for_its_queue_on_one_connection(name, pg_server, broker, 
         consumer.stop()
 
 
+@pytest.mark.parametrize("name", ["kafka_consumer.py"])
+def test_example_says_what_it_waits_for(name, pg_server, broker, tmp_path):  # noqa: F811
+    consumer = Consumer(name, Shop(pg_server, "late_topic"), "no_such_topic", tmp_path, broker)
+    consumer.start()
+    try:
+        wait_for(lambda: "no_such_topic" in consumer.log.read_text(), "it names the topic", 60)
+        assert consumer.process.poll() is None
+    finally:
+        consumer.stop()
+
+
 # What nobody can record ends the process, and names what to do
 @pytest.mark.parametrize("name", MODULES)
 def test_example_without_a_schema_ends_with_its_name(name, pg_server, tmp_path, broker):  # noqa: F811
