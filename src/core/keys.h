@@ -120,6 +120,7 @@ struct semel_key_claim {
     enum semel_key_act act;       /* out */
     struct semel_str why;         /* out */
     bool again;                   /* out, in a transaction of one call: it was not decided; claim it in another one */
+    bool seen;                    /* out, also when the call has failed: the key has a row */
     struct semel_idempotency row; /* out: RUN: as it is now, with its new token; else as it was found */
 };
 

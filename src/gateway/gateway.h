@@ -63,7 +63,7 @@ struct semel_gateway_rule {
     const char *key_pointer;   /* a JSON pointer to the key in the body, instead of the header; NULL: the header */
     bool by_endpoint;          /* key_scope: endpoint: a key belongs to caller, method and path; else to the caller */
     bool anonymous;            /* requests without a caller share one scope; else 401 */
-    bool pass_when_down;       /* while the store is away requests pass unguarded; else 503 */
+    bool pass_when_down;       /* while the store is away requests pass unguarded; else 503, as for damaged rows */
     bool store_body;           /* else a replay has no body */
     const char *const *ignore; /* JSON pointers that the fingerprint leaves out */
     size_t n_ignore;

@@ -1077,7 +1077,7 @@ static void on_claim_failed(struct guard *g)
     if (g->job.in_doubt) {
         refuse_store(g);
         release(g, g->job.claim.token);
-    } else if (g->rule->set.pass_when_down && !g->guards->gave_up) {
+    } else if (g->rule->set.pass_when_down && !g->job.claim.seen && !g->guards->gave_up) {
         add(&g->guards->counts->passed);
         g->keyless = true;
         call(g);

@@ -129,6 +129,8 @@ static semel_status write_group(struct group *g, int64_t now_us, struct semel_er
         g->claims[i]->claim = claims[i];
         lane->looks = lane->looks || claims[i].act != SEMEL_KEY_RUN;
     }
+    for (size_t i = 0; i < g->n_claims; i++)
+        g->claims[i]->claim.seen = claims[i].seen;
     const bool in_doubt = status == SEMEL_UNKNOWN || (status != SEMEL_OK && lane->store->ended);
     for (size_t i = 0; in_doubt && i < g->n_claims; i++) {
         g->claims[i]->claim.token = claims[i].token; /* it may hold its key by that */

@@ -165,6 +165,7 @@ static semel_status read_found(void *ctx, size_t item, const struct sql_row *row
 {
     const struct finding *f = ctx;
     struct reading reading = {f->arena, &f->claims[item]->row};
+    f->claims[item]->seen = true;
     return read_row(&reading, 0, row, err);
 }
 
@@ -352,7 +353,7 @@ static semel_status key_write(struct semel_store *store, const struct semel_key_
     for (size_t i = 0; i < batch->n_claims; i++) {
         claims[i].token = semel__token_new(batch->tokens, batch->rng, claims[i].effect, now_us, SEMEL_NONE);
         claims[i].row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
-        claims[i].again = false;
+        claims[i].again = claims[i].seen = false;
     }
     semel_status status = lock_free(db, batch, err);
     if (status != SEMEL_OK)

@@ -554,6 +554,25 @@ static void without_its_store_nothing_is_sent_on(void **state)
     assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 201);
 }
 
+/* A1: a store that has the key and cannot read it is not away. */
+static void a_key_whose_row_is_damaged_is_not_passed_on(void **state)
+{
+    (void)state;
+    char sql[160];
+    rules[0].pass_when_down = true;
+    settings.n_rules = 1;
+    open_gateway();
+    assert_int_equal(status_of(request("POST", "/", "key-00000001", "", "x")), 201);
+    if (strcmp(world.driver->name, "sqlite") == 0)
+        world.driver->sql(&world, "PRAGMA ignore_check_constraints = 1");
+    snprintf(sql, sizeof sql, "UPDATE %s SET token = -5", table);
+    world.driver->sql(&world, sql);
+    for (unsigned i = 0; i < 2; i++) /* not looked for, and expected */
+        assert_refused(request("POST", "/", "key-00000001", "", "x"), 503, "not-stored");
+    assert_int_equal(calls(), 1);
+    assert_int_equal(status_of(request("POST", "/", "key-00000002", "", "x")), 201);
+}
+
 /* ---- no other thread ---- */
 
 #define POOL 4 /* threads that libuv has */
@@ -1242,6 +1261,7 @@ static const struct CMUnitTest tests[] = {
     ALONE(an_answer_that_is_not_stored_before_its_lease_ends_is_unknown),
     OPEN(an_answer_that_is_not_stored_yet_waits_for_its_client),
     ALONE(without_its_store_nothing_is_sent_on),
+    ALONE(a_key_whose_row_is_damaged_is_not_passed_on),
     cmocka_unit_test_setup_teardown(unguarded_requests_never_leave_their_loop, set_up, free_pool),
     OPEN(requests_wait_for_the_one_that_runs),
     ALONE(who_has_waited_long_enough_gets_409),
@@ -1272,6 +1292,7 @@ static const struct CMUnitTest kept[] = {
     OPEN(an_answer_that_cannot_be_stored_is_a_503_and_is_kept),
     ALONE(an_answer_that_is_not_stored_before_its_lease_ends_is_unknown),
     ALONE(without_its_store_nothing_is_sent_on),
+    ALONE(a_key_whose_row_is_damaged_is_not_passed_on),
     cmocka_unit_test_setup_teardown(unguarded_requests_never_leave_their_loop, set_up, free_pool),
     OPEN(a_key_that_runs_elsewhere_is_waited_for),
     ALONE(of_many_requests_with_one_key_one_runs),
