@@ -88,7 +88,7 @@ static bool is_within_any(const struct semel_str *networks, size_t n, int family
     return false;
 }
 
-/* What is not out in the public network (IANA's registries of special addresses), or leads to such an address. */
+/* Networks that are not public (IANA's registries of special addresses), or that lead to such an address. */
 static const struct semel_str special[] = {
     SEMEL_STR("0.0.0.0/8"),      SEMEL_STR("10.0.0.0/8"),     SEMEL_STR("100.64.0.0/10"), SEMEL_STR("127.0.0.0/8"),
     SEMEL_STR("169.254.0.0/16"), SEMEL_STR("172.16.0.0/12"),  SEMEL_STR("192.0.0.0/24"),  SEMEL_STR("192.0.2.0/24"),
@@ -282,25 +282,7 @@ static semel_status webhook_answer(struct semel_broker *broker, const struct sem
 
 /* ---- header lines --------------------------------------------------------------------------------------- */
 
-static bool is_token(struct semel_str s)
-{
-    for (size_t i = 0; i < s.n; i++)
-        if (!semel__is_letter(s.p[i]) && !semel__is_digit(s.p[i]) &&
-            (s.p[i] == '\0' || strchr("!#$%&'*+-.^_`|~", s.p[i]) == NULL))
-            return false;
-    return s.n > 0 && s.n <= 100;
-}
-
-/* Visible ASCII and blanks between. */
-static bool is_clean(struct semel_str s)
-{
-    for (size_t i = 0; i < s.n; i++)
-        if ((unsigned char)s.p[i] < 0x20 || (unsigned char)s.p[i] > 0x7e)
-            return false;
-    return s.n > 0 && s.n <= VALUE_MAX && s.p[0] != ' ' && s.p[s.n - 1] != ' ';
-}
-
-/* What we write ourselves, and what belongs to the connection. */
+/* Headers that we write ourselves, and those that belong to the connection. */
 static bool is_ours(struct semel_str name)
 {
     static const char *const ours[] = {"id",
@@ -354,7 +336,8 @@ static bool add_content_type(struct call *call)
 
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
         for (size_t i = 0; i < item->n_headers; i++)
-            if (semel__same_word(item->headers[i].name, names[k]) && is_clean(item->headers[i].value))
+            if (semel__same_word(item->headers[i].name, names[k]) &&
+                semel__header_value_fits(item->headers[i].value, VALUE_MAX))
                 return add_line(call, SEMEL_STR("Content-Type"), item->headers[i].value);
     status = semel__json_parse(&json, item->payload, item->payload.n, NULL);
     semel__json_free(json);
@@ -371,8 +354,8 @@ static bool add_headers(struct call *call)
 
     for (size_t i = 0; i < item->n_headers; i++) {
         char name[101];
-        if (!semel__publish_header(item, i, &pair) || !is_token(pair.name) || is_ours(pair.name) ||
-            !is_clean(pair.value))
+        if (!semel__publish_header(item, i, &pair) || !semel__header_name_fits(pair.name, SEMEL_HEADER_NAME_MAX) ||
+            is_ours(pair.name) || !semel__header_value_fits(pair.value, VALUE_MAX))
             continue;
         memcpy(name, pair.name.p, pair.name.n);
         if (semel__begins_with(pair.name, "ce_"))
@@ -592,7 +575,7 @@ static void look_at_items(struct sending *s)
     for (size_t i = 0; i < s->n; i++) {
         const struct semel_publish *item = &s->items[i];
         size_t to = 0;
-        if (!is_clean(item->id) || item->id.n > ID_MAX || !url_is_valid(item->destination)) {
+        if (!semel__header_value_fits(item->id, ID_MAX) || !url_is_valid(item->destination)) {
             semel__publish_end(&s->items[i], SEMEL_INVALID, false, "webhook: its %s",
                                url_is_valid(item->destination) ? "id is none that a header can hold"
                                                                : "destination is no URL");

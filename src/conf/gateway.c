@@ -3,9 +3,9 @@
  * gateway.c: what the settings of a gateway say of each other, and what it promises.
  *
  * Invariants: what would give one caller another's answer (P46), run a request twice on a guess (P47, P95) or end a
- * lease while its call may still run is refused here, before anything listens. What follows from others and is not
- * given is filled in: a wait is never longer than a call. A check judges only settings that have no mistake of their
- * own, so that one pass shows all that is certain.
+ * lease while its call may still run is refused here, before anything listens. Settings that follow from others are
+ * filled in where they are not given: a wait is never longer than a call. A check judges only settings that have no
+ * mistake of their own, so that one pass shows all that is certain.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "conf/private.h"
+#include "core/broker.h"
 
 struct subject {
     struct conf_reader *r;
@@ -45,11 +46,7 @@ static bool sound(const struct conf_node *node, const char *const *names)
 
 static bool is_token(struct semel_str name)
 {
-    for (size_t i = 0; i < name.n; i++)
-        if (!semel__is_letter(name.p[i]) && !semel__is_digit(name.p[i]) &&
-            (name.p[i] == '\0' || strchr("!#$%&'*+-.^`|~", name.p[i]) == NULL))
-            return false;
-    return name.n > 0;
+    return semel__header_name_fits(name, SIZE_MAX) && memchr(name.p, '_', name.n) == NULL;
 }
 
 static void check_token(const struct subject *l, const char *below, struct semel_str name)

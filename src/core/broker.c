@@ -72,6 +72,23 @@ static bool carries_id(struct semel_str name)
     return false;
 }
 
+bool semel__header_name_fits(struct semel_str name, size_t max)
+{
+    for (size_t i = 0; i < name.n; i++)
+        if (!semel__is_letter(name.p[i]) && !semel__is_digit(name.p[i]) &&
+            (name.p[i] == '\0' || strchr("!#$%&'*+-.^_`|~", name.p[i]) == NULL))
+            return false;
+    return name.n > 0 && name.n <= max;
+}
+
+bool semel__header_value_fits(struct semel_str value, size_t max)
+{
+    for (size_t i = 0; i < value.n; i++)
+        if ((unsigned char)value.p[i] < 0x20 || (unsigned char)value.p[i] > 0x7e)
+            return false;
+    return value.n > 0 && value.n <= max && value.p[0] != ' ' && value.p[value.n - 1] != ' ';
+}
+
 bool semel__publish_header(const struct semel_publish *item, size_t place, struct semel_pair *ret)
 {
     const bool has_id = semel__str_given(item->id);

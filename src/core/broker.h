@@ -137,7 +137,12 @@ bool semel__broker_copy_pairs(struct semel_arena *arena, const struct semel_pair
  * headers as they are. */
 bool semel__publish_header(const struct semel_publish *item, size_t place, struct semel_pair *ret);
 size_t semel__publish_header_count(const struct semel_publish *item);
-/* The end of an item that is not OK. What comes from outside is shown as plain text. */
+#define SEMEL_HEADER_NAME_MAX 100 /* bytes of a name that is sent */
+/* Can a header of HTTP have this name (RFC 9110: a token), or this value (visible ASCII, and blanks between), and has
+ * it at most `max` bytes? */
+bool semel__header_name_fits(struct semel_str name, size_t max);
+bool semel__header_value_fits(struct semel_str value, size_t max);
+/* Ends an item that is not OK. Text from outside is shown as plain text. */
 __attribute__((format(printf, 4, 5))) void semel__publish_end(struct semel_publish *item, semel_status status,
                                                               bool down, const char *fmt, ...);
 /* FENCED, with words, when some of n were; else OK. */

@@ -186,7 +186,7 @@ bool semel__is_tombstone(const struct semel__msg *msg)
            memmem(msg->headers.p, msg->headers.n, name, sizeof name - 1) != NULL;
 }
 
-/* A text as it is, anything else as it was written. What is no JSON object has no headers. */
+/* A string gives its text, any other value its JSON as it was written. A text that is no JSON object has no headers. */
 static size_t own_headers(struct semel_str json, struct semel_arena *arena, struct semel_pair *pairs)
 {
     struct semel_str name, value;

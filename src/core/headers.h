@@ -31,7 +31,7 @@ semel_status semel__headers_json(const struct semel_pair *pairs, size_t n, struc
 semel_status semel__headers_of(const struct semel_delivery *delivery, struct semel_arena *arena, struct semel_str *ret,
                                struct semel_error *err);
 /* Headers that somebody else has written, a JSON object: without the reserved name, unless the payload is given and
- * empty. What is longer than SEMEL_HEADERS_MAX was not parsed, and stays as it is: core refuses it. */
+ * empty. A text that is longer than SEMEL_HEADERS_MAX is not parsed, and stays as it is: core refuses it. */
 semel_status semel__headers_settle(struct semel_str payload, struct semel_arena *arena, struct semel_str *headers,
                                    struct semel_error *err);
 /* Was the message a record without a value? */

@@ -9,6 +9,7 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "core/broker.h"
 
 #define RULES_BYTES ((size_t)4 << 20)
 #define CHANGING (SEMEL_HTTP_BIT(POST) | SEMEL_HTTP_BIT(PUT) | SEMEL_HTTP_BIT(PATCH) | SEMEL_HTTP_BIT(DELETE))
@@ -92,10 +93,7 @@ static semel_status read_match(struct semel_guard_rule *rule, struct semel_error
 
 static bool is_token(const char *name)
 {
-    for (const char *p = name; *p != '\0'; p++)
-        if (!semel__is_letter(*p) && !semel__is_digit(*p) && strchr("!#$%&'*+-.^`|~", *p) == NULL)
-            return false;
-    return name[0] != '\0';
+    return semel__header_name_fits(semel__str(name), SIZE_MAX) && strchr(name, '_') == NULL;
 }
 
 static semel_status check_rule(const struct semel_gateway_rule *set, struct semel_error *err)

@@ -554,25 +554,6 @@ static semel_status check_url(const char *what, const char *url, struct semel_er
                               what, URL_MAX_BYTES);
 }
 
-static bool is_token(struct semel_str s)
-{
-    for (size_t i = 0; i < s.n; i++) {
-        char c = s.p[i];
-        if (!semel__is_letter(c) && !semel__is_digit(c) && (c == '\0' || strchr("!#$%&'*+-.^_`|~", c) == NULL))
-            return false;
-    }
-    return s.n > 0 && s.n <= 100;
-}
-
-/* Visible ASCII and blanks between. */
-static bool is_clean(struct semel_str s)
-{
-    for (size_t i = 0; i < s.n; i++)
-        if ((unsigned char)s.p[i] < 0x20 || (unsigned char)s.p[i] > 0x7e)
-            return false;
-    return s.n > 0 && s.n <= VALUE_MAX && s.p[0] != ' ' && s.p[s.n - 1] != ' ';
-}
-
 static bool is_ours(struct semel_str name)
 {
     static const char *const ours[] = {"Idempotency-Key",
@@ -602,7 +583,7 @@ static semel_status fixed_line(const struct semel_pair *pair, char **ret_line, s
     char shown[64];
     struct semel_buf buf;
     semel__str_show(shown, sizeof shown, pair->name);
-    if (!is_token(pair->name) || is_ours(pair->name))
+    if (!semel__header_name_fits(pair->name, SEMEL_HEADER_NAME_MAX) || is_ours(pair->name))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "\"%s\" cannot be among the headers: it is %s",
                            shown, is_ours(pair->name) ? "one that Semel sets itself" : "no name of a header");
     for (size_t i = 0; i < pair->value.n; i++)
@@ -698,7 +679,7 @@ static bool add_events(struct http_call *c, const struct semel_json *headers)
         struct semel_str attr = attribute(each->key), value = text_of(each);
         char name[72] = "ce-", plain[72] = "ce_";
         bool form = attr.n > 0 && each->key.p[2] == '-';
-        if (attr.n == 0 || value.n == 0 || value.n > VALUE_MAX || (form && !is_clean(value)))
+        if (attr.n == 0 || value.n == 0 || value.n > VALUE_MAX || (form && !semel__header_value_fits(value, VALUE_MAX)))
             continue;
         memcpy(name + 3, attr.p, attr.n);
         memcpy(plain + 3, attr.p, attr.n);
@@ -718,7 +699,7 @@ static bool add_content_type(struct http_call *c, const struct semel_json *heade
         return true;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         struct semel_str value = find(headers, names[i]);
-        if (is_clean(value))
+        if (semel__header_value_fits(value, VALUE_MAX))
             return add_line(c, SEMEL_STR("Content-Type"), value, false);
     }
     struct semel_json *json = NULL;
@@ -740,7 +721,7 @@ static bool add_trace(struct http_call *c, const struct semel_json *headers)
     struct semel_trace parent;
     bool continued = semel__str_given(c->call.msg->traceparent) &&
                      semel__trace_parse(c->call.msg->traceparent, &parent);
-    if (!continued || !is_clean(state) || is_fixed(c->http, SEMEL_STR("tracestate")))
+    if (!continued || !semel__header_value_fits(state, VALUE_MAX) || is_fixed(c->http, SEMEL_STR("tracestate")))
         return true;
     return add_line(c, SEMEL_STR("tracestate"), state, false);
 }

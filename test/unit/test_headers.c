@@ -98,6 +98,25 @@ static void a_name_that_is_not_utf8_is_kept_in_hexadecimal(void **state)
 }
 
 /* Two names must not become the same member: the kept form would not be JSON that anybody can read. */
+static void names_and_values_that_http_can_carry_fit(void **state)
+{
+    (void)state;
+    assert_true(semel__header_name_fits(SEMEL_STR("X-Trace_1!#$%&'*+.^`|~"), 100));
+    assert_true(semel__header_name_fits(SEMEL_STR("abc"), 3));
+    assert_false(semel__header_name_fits(SEMEL_STR("abcd"), 3));
+    assert_false(semel__header_name_fits(SEMEL_STR(""), 3));
+    assert_false(semel__header_name_fits(SEMEL_STR("a b"), 9));
+    assert_false(semel__header_name_fits(SEMEL_STR("a:b"), 9));
+    assert_false(semel__header_name_fits((struct semel_str){"a\0b", 3}, 9));
+    assert_true(semel__header_value_fits(SEMEL_STR("a b~"), 4));
+    assert_false(semel__header_value_fits(SEMEL_STR("a b~"), 3));
+    assert_false(semel__header_value_fits(SEMEL_STR(""), 3));
+    assert_false(semel__header_value_fits(SEMEL_STR(" a"), 9));
+    assert_false(semel__header_value_fits(SEMEL_STR("a "), 9));
+    assert_false(semel__header_value_fits(SEMEL_STR("a\r\nb"), 9));
+    assert_false(semel__header_value_fits(SEMEL_STR("a\x7f"), 9));
+}
+
 static void two_names_never_become_one_member(void **state)
 {
     static const struct semel_pair pairs[] = {PAIR("\xff", "1"), PAIR("ff", "2"), PAIR("\xff", "3")};
@@ -275,6 +294,7 @@ int main(void)
         cmocka_unit_test(a_value_that_is_not_utf8_is_kept_in_hexadecimal),
         cmocka_unit_test(a_name_that_is_not_utf8_is_kept_in_hexadecimal),
         cmocka_unit_test(two_names_never_become_one_member),
+        cmocka_unit_test(names_and_values_that_http_can_carry_fit),
         cmocka_unit_test(no_headers_are_kept_as_nothing),
         cmocka_unit_test(mark_of_a_tombstone_goes_by_the_payload),
         cmocka_unit_test(mark_that_a_caller_gives_goes_by_the_payload),
