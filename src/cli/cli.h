@@ -117,6 +117,14 @@ bool cli_int(const struct cli_args *args, const char *name, int64_t low, int64_t
 bool cli_duration(const struct cli_args *args, const char *name, int64_t other_us, int64_t *ret_us);
 /* What an operand says: its own text, @FILE, or - for stdin; at most max bytes, in the arena. 0, or an exit code. */
 int cli_input(struct cli *cli, const char *operand, const char *what, size_t max, struct semel_str *ret);
+/* Does the line consist of blanks? */
+static inline bool cli_is_blank(struct semel_str line)
+{
+    size_t n = 0;
+    while (n < line.n && strchr(" \t\r\n", line.p[n]) != NULL && line.p[n] != '\0')
+        n++;
+    return n == line.n;
+}
 
 /* ---- long work ---- */
 

@@ -3,8 +3,8 @@
  * inbox.c: the command `semel inbox`: ls, show, export, retry, discard, resolve; a skin on ops: it reads options, asks
  * for confirmation, keeps signals until a bulk command may stop, and prints.
  *
- * Invariants: nothing of a message reaches a terminal as it is, but with --payload, and then only text. What is cut is
- * said to be cut. Signals are kept, not handled: a command stops between two messages and never within one.
+ * Invariants: nothing of a message reaches a terminal as it is, but with --payload, and then only text. A text that was
+ * cut says so. Signals are kept, not handled: a command stops between two messages and never within one.
  */
 #include "base/clock.h"
 #include "base/digest.h"
@@ -445,7 +445,7 @@ static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
         cli_field_payload(cli, row->payload);
 }
 
-/* Who waits for a business key that it has, or that it wants like them (A6). */
+/* Prints the messages that wait for a business key that this one has, or wants like them (A6). */
 static void say_waiters(const struct cli *cli, const struct semel_ops_facts *f)
 {
     struct semel_buf buf;
@@ -593,14 +593,6 @@ struct lines {
     int64_t n, done, refused, bad;
 };
 
-static bool is_blank(struct semel_str line)
-{
-    size_t n = 0;
-    while (n < line.n && strchr(" \t\r\n", line.p[n]) != NULL && line.p[n] != '\0')
-        n++;
-    return n == line.n;
-}
-
 /* A string is the payload itself; anything else is kept as the JSON that it is. */
 static semel_status read_line(struct lines *run, struct semel_str line, struct semel_str *ret_id,
                               struct semel_str *ret_source, struct semel_error *err)
@@ -685,7 +677,7 @@ static int take_all(struct lines *run, struct semel_str text)
         const size_t taken = line.n + (end != NULL);
         run->n++;
         semel__arena_reset(&arena);
-        code = is_blank(line) ? CLI_OK : take_line(run, line);
+        code = cli_is_blank(line) ? CLI_OK : take_line(run, line);
         first = first == CLI_OK ? code : first;
         text = (struct semel_str){text.p + taken, text.n - taken};
         cli_progress_show(&run->progress, run->n, "lines", 1 - (double)text.n / size);

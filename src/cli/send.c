@@ -82,7 +82,7 @@ static struct send_answer answer_of(const struct semel_verdict *verdict)
     size_t why = (size_t)verdict->why;
     if (why >= sizeof(answers) / sizeof(answers[0]))
         why = SEMEL_WHY_UNSET;
-    /* What waits in vain for a place is not stored: too many messages are parked. */
+    /* Too many messages are parked: this one was not stored. */
     if (verdict->act == SEMEL_LATER && verdict->state == SEMEL_STATE_ABSENT && why != SEMEL_WHY_DAMAGED)
         return refused;
     return answers[why];
@@ -189,14 +189,6 @@ static const char *const member_names[M_COUNT] = {
     [M_PAYLOAD_BASE64] = "payload_base64",
     [M_HEADERS] = "headers",
 };
-
-static bool is_blank(struct semel_str line)
-{
-    size_t n = 0;
-    while (n < line.n && strchr(" \t\r\n", line.p[n]) != NULL && line.p[n] != '\0')
-        n++;
-    return n == line.n;
-}
 
 /* The text of each member's value; not given: it is not there. false: `line`, which is JSON, is no object, or has a
  * member that nobody asked for. */
@@ -371,7 +363,7 @@ static void report_stored(struct lines *run, const struct line *line, const stru
     }
 }
 
-/* What is committed, and what is bad, line by line. */
+/* Reports the lines that are committed, and each bad line. */
 static void report(struct lines *run)
 {
     int64_t last = 0;
@@ -464,7 +456,7 @@ static void take_line(struct lines *run, struct semel_str line)
     if (run->code != CLI_OK)
         return;
     run->lines++;
-    if (is_blank(line))
+    if (cli_is_blank(line))
         return;
     if (!read_line(run, line, &msg, &err)) {
         add_bad(run, err.text);

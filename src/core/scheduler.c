@@ -393,19 +393,24 @@ static semel_status find(void *ctx, int64_t now_us, bool *undo, struct semel_err
     return n > take->skip ? choose(take, due + take->skip, n - take->skip, err) : SEMEL_OK;
 }
 
+/* Chooses rows by `query`, into take->rows. */
+static semel_status choose_by(const struct semel__transaction *query, struct take *take, struct semel_error *err)
+{
+    struct semel_inbox *inbox = take->inbox;
+    semel__arena_reset(&inbox->scratch);
+    take->n = 0;
+    take->wishes = false;
+    take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
+    return take->rows != NULL ? semel__transaction_run(inbox->store, query, take, err) : semel__fail_memory(err);
+}
+
 static semel_status take_some(struct take *take, struct semel_arena *arena, struct semel_lease *ret_leases,
                               size_t *ret_n, struct semel_error *err)
 {
     struct semel_inbox *inbox = take->inbox;
     static const struct semel__transaction query = {.body = find};
     struct work work = {.inbox = inbox};
-    semel__arena_reset(&inbox->scratch);
-    take->n = 0;
-    take->wishes = false;
-    take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
-    if (take->rows == NULL)
-        return semel__fail_memory(err);
-    semel_status status = semel__transaction_run(inbox->store, &query, take, err);
+    semel_status status = choose_by(&query, take, err);
     if (status != SEMEL_OK || take->n == 0)
         return status;
     work.mode = take->alone ? WORK_TAKE_ALONE : WORK_TAKE;
@@ -475,16 +480,9 @@ static semel_status find_gaps(void *ctx, int64_t now_us, bool *undo, struct seme
 
 static semel_status decide(struct take *take, size_t *ret_n, struct semel_error *err)
 {
-    struct semel_inbox *inbox = take->inbox;
     static const struct semel__transaction query = {.body = find_gaps};
-    struct work work = {.inbox = inbox, .mode = WORK_GAPS};
-    semel__arena_reset(&inbox->scratch);
-    take->n = 0;
-    take->wishes = false;
-    take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
-    if (take->rows == NULL)
-        return semel__fail_memory(err);
-    semel_status status = semel__transaction_run(inbox->store, &query, take, err);
+    struct work work = {.inbox = take->inbox, .mode = WORK_GAPS};
+    semel_status status = choose_by(&query, take, err);
     if (status != SEMEL_OK || take->n == 0)
         return status;
     status = settle_rows(take, &work, err);

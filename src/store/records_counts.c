@@ -49,11 +49,8 @@ struct counting {
 static semel_status add(struct sql_list *list, struct semel_str consumer, enum semel_row_status state,
                         struct semel_error *err)
 {
-    COUNT *count = semel__db_list_add(list);
-    if (count == NULL)
-        return semel__fail_memory(err);
-    *count = (COUNT){.consumer = consumer, .state = state, .oldest_us = SEMEL_NONE, .next_us = SEMEL_NONE};
-    return SEMEL_OK;
+    const COUNT count = {.consumer = consumer, .state = state, .oldest_us = SEMEL_NONE, .next_us = SEMEL_NONE};
+    return semel__db_list_put(list, &count, err);
 }
 
 static semel_status find_names(struct counting *c, struct semel_str given, struct semel_error *err)
@@ -148,11 +145,10 @@ static semel_status collect(struct counting *c, struct sql_list *ret, struct sem
             COUNT count = ((COUNT *)lists[l]->items)[i];
             if (count.n <= 0 || count.state == SEMEL_STATE_ABSENT)
                 continue;
-            COUNT *place = semel__db_list_add(ret);
-            if (place == NULL)
-                return semel__fail_memory(err);
             count.capped = count.capped || (l < 2 && count.n >= c->args.cap);
-            *place = count;
+            semel_status status = semel__db_list_put(ret, &count, err);
+            if (status != SEMEL_OK)
+                return status;
         }
     if (ret->n > 0)
         qsort(ret->items, ret->n, sizeof(COUNT), cmp_count);

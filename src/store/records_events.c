@@ -145,13 +145,7 @@ static semel_status read_event(void *ctx, size_t item, const struct sql_row *row
     semel_status status = semel__db_fill(row, SQL_FIELDS(event_fields), l->arena, &read, err);
     if (status == SEMEL_OK && !parse_status(read.status, &read.row.status))
         status = semel__db_damage(row, "an event's status is none that is known", err);
-    if (status != SEMEL_OK)
-        return status;
-    struct semel_event_row *place = semel__db_list_add(&l->list);
-    if (place == NULL)
-        return semel__fail_memory(err);
-    *place = read.row;
-    return SEMEL_OK;
+    return status == SEMEL_OK ? semel__db_list_put(&l->list, &read.row, err) : status;
 }
 
 static semel_status read_events(struct semel_store *store, enum sql_id id, const struct args *args,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * records_idempotency.c: idempotency keys, and what operators ask of them. The rules are core's (keys.h); the
- * statements keep what must hold in a race.
+ * records_idempotency.c: idempotency keys, and operators' queries of them. The rules are core's (keys.h); the
+ * statements ensure that they hold in a race.
  *
- * Invariants: a claim inserts first, and reads only what it has not inserted: in the same trip where it is likely that
- * there is a row, else in one more; it takes a row over only as it was judged. An end names the token, so that it
- * changes the row of that claim or none. A replay writes nothing. What operators read is bounded (P44), and leaves
- * answers out unless they are asked for.
+ * Invariants: a claim inserts first, and reads only rows that it has not inserted: in the same trip where there is
+ * probably a row, else in one more; it changes an existing row only if that is still as it was judged. An end names the
+ * token, so that it changes the row of that claim or none. A replay writes nothing. Operators' queries are bounded
+ * (P44), and give answers only on request.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -196,7 +196,7 @@ static semel_status find_rest(struct semel_store *store, const struct semel_key_
     return status;
 }
 
-/* What the claim has made of its row. */
+/* Sets the claim's row to the values that the statement has written. */
 static void taken(struct semel_key_claim *claim, struct semel_str owner, int64_t now_us)
 {
     claim->row = claim->want;
@@ -213,7 +213,7 @@ static void busy(struct semel_key_claim *claim)
     claim->why = SEMEL_STR("running");
 }
 
-/* Rows that may run again, as they were judged: `again` are those claims. */
+/* Gives the claims `again`, which may run again, the rows that they found, if those are still as they were judged. */
 static semel_status retake(struct sql *db, struct semel_key_claim **again, size_t n, const struct args *args,
                            struct semel_error *err)
 {
@@ -232,7 +232,7 @@ static semel_status retake(struct sql *db, struct semel_key_claim **again, size_
     return status;
 }
 
-/* What a claim has come to, but for what may be taken over: that is RUN with another's row. */
+/* Judges a claim. RUN with another's row: the claim may change that row. */
 static void judge(struct semel_key_claim *claim, struct semel_str owner, int64_t now_us)
 {
     if (claim->row.token == claim->token) {
@@ -432,13 +432,7 @@ static semel_status read_shown(void *ctx, size_t item, const struct sql_row *row
     semel_status status = read_row(&reading, item, row, err);
     if (status == SEMEL_OK)
         status = semel__db_fill(row, SQL_FIELDS(bytes), NULL, &read, err);
-    if (status != SEMEL_OK)
-        return status;
-    struct semel_key_row *place = semel__db_list_add(&l->list);
-    if (place == NULL)
-        return semel__fail_memory(err);
-    *place = read;
-    return SEMEL_OK;
+    return status == SEMEL_OK ? semel__db_list_put(&l->list, &read, err) : status;
 }
 
 static semel_status read_list(struct semel_store *store, enum sql_id id, const struct args *args,

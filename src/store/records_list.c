@@ -153,25 +153,16 @@ static bool sound(const struct semel_filter *filter)
 
 /* ---- the walks ----------------------------------------------------------------------------------- */
 
-static semel_status add_walk(struct listing *l, const struct walk *walk, struct semel_error *err)
-{
-    struct walk *place = semel__db_list_add(&l->walks);
-    if (place == NULL)
-        return semel__fail_memory(err);
-    *place = *walk;
-    return SEMEL_OK;
-}
-
 static semel_status add_walks(struct listing *l, struct semel_str consumer, struct semel_error *err)
 {
     struct walk walk = {.consumer = consumer, .source = l->args.filter.source};
     semel_status status = SEMEL_OK;
     if (l->way != BY_HELD)
-        return add_walk(l, &walk, err);
+        return semel__db_list_put(&l->walks, &walk, err);
     for (unsigned i = 0; status == SEMEL_OK && i < SEMEL_STATE_COUNT; i++) {
         walk.status = (enum semel_row_status)i;
         if ((l->args.filter.states & (1u << i)) != 0)
-            status = add_walk(l, &walk, err);
+            status = semel__db_list_put(&l->walks, &walk, err);
     }
     return status;
 }
@@ -427,10 +418,7 @@ static semel_status read_group(void *ctx, size_t item, const struct sql_row *row
     g->capped = g->capped || read.capped;
     if (status != SEMEL_OK || read.group.state == SEMEL_STATE_ABSENT)
         return status;
-    struct semel_group *place = semel__db_list_add(&g->groups);
-    if (place != NULL)
-        *place = read.group;
-    return place != NULL ? SEMEL_OK : semel__fail_memory(err);
+    return semel__db_list_put(&g->groups, &read.group, err);
 }
 
 semel_status semel_query_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
@@ -459,7 +447,7 @@ semel_status semel_query_groups(struct semel_store *store, const struct semel_fi
 
 /* ---- making a selection -------------------------------------------------------------------------- */
 
-/* What was chosen, with the time of its last change: whoever comes to it later can see whether it still is that. */
+/* A row that was chosen, with the time of its last change, by which a later command sees whether it has changed. */
 struct chosen {
     struct found found;
     struct semel_selected row;

@@ -209,10 +209,7 @@ static semel_status read_found(void *ctx, size_t item, const struct sql_row *row
         found->damaged++;
         return SEMEL_OK;
     }
-    struct semel_row *place = status == SEMEL_OK ? semel__db_list_add(&found->rows) : NULL;
-    if (place != NULL)
-        *place = read;
-    return status == SEMEL_OK && place == NULL ? semel__fail_memory(err) : status;
+    return status == SEMEL_OK ? semel__db_list_put(&found->rows, &read, err) : status;
 }
 
 semel_status semel__record_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,

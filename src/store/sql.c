@@ -356,6 +356,15 @@ void *semel__db_list_add(struct sql_list *list)
     return memset((char *)list->items + list->n++ * list->size, 0, list->size);
 }
 
+semel_status semel__db_list_put(struct sql_list *list, const void *item, struct semel_error *err)
+{
+    void *place = semel__db_list_add(list);
+    if (place == NULL)
+        return semel__fail_memory(err);
+    memcpy(place, item, list->size);
+    return SEMEL_OK;
+}
+
 semel_status semel__db_list_text(struct sql_list *list, struct semel_str text, struct semel_error *err)
 {
     struct semel_str *place = semel__db_list_add(list);

@@ -14,9 +14,9 @@
  *  - A dialect may mark a statement "none": it is not run and gives no rows, because that database needs no such step.
  *  - A reader only stores what it is given; it must not call the port.
  *  - Every value is bound. Items are borrowed until run returns, what readers write to until flush returns.
- *  - A run reads of one moment. A driver that steps once per item binds `once` anew each time, so that a reader may
- *    narrow what the items behind give; another driver does not notice.
- *  - What is read is hostile: sql_fill checks type, length and range before anything is copied.
+ *  - A driver that steps once per item binds `once` again for each item, so that a reader may narrow the results of
+ *    later items; a driver that sends all items together does not see such a change.
+ *  - Stored data is hostile: semel__db_fill checks type, length and range before it copies anything.
  */
 #ifndef SEMEL_STORE_SQL_H
 #define SEMEL_STORE_SQL_H
@@ -175,10 +175,10 @@ struct sql_driver {
     void (*send)(struct sql *db);
     void (*tend)(struct sql *db);
     semel_status (*flush)(struct sql *db, struct semel_error *err);
-    /* NULL, or: asked before old rows are deleted. RETRY: the server is another one than before (a standby that was
-     * promoted), and what was committed last may be lost. */
+    /* NULL, or: called before old rows are deleted. RETRY: the server is another one than before (a standby that was
+     * promoted), and the last commits may be lost. */
     semel_status (*server_same)(struct sql *db, struct semel_error *err);
-    /* One snapshot for several flushes of a reader; inside a transaction nothing is begun. The end gets *ret_begun. */
+    /* Begins a snapshot for several flushes of a reader; does nothing inside a transaction. The end gets *ret_begun. */
     semel_status (*snapshot)(struct sql *db, bool *ret_begun, struct semel_error *err);
     void (*snapshot_end)(struct sql *db, bool begun);
     /* Several statements in one text: a migration. */
@@ -193,8 +193,8 @@ struct sql_driver {
 #define SQL_DRAWS_MAX 64 /* admits per transaction */
 #define SQL_PLACES 16384 /* per batch. PostgreSQL: an arrival is a drawn number times this, plus the item's place */
 
-/* What admit remembers (records_admit.c). The rows that this transaction inserted are known by what it drew for them;
- * a driver's begin sets first_arrival to INT64_MAX and n_draws to 0. */
+/* State of admit (records_admit.c), which recognises the rows that this transaction has inserted by the numbers that it
+ * drew for them. A driver's begin sets first_arrival to INT64_MAX and n_draws to 0. */
 struct sql_admitted {
     int64_t first_arrival; /* where draw_arrival draws arrivals: the lowest */
     int64_t draws[SQL_DRAWS_MAX];
@@ -209,7 +209,7 @@ struct sql {
     const struct semel_clock *clock; /* NULL: the database's own */
     struct semel_random *rng;
     bool strict;  /* the open transaction is above READ COMMITTED */
-    bool standby; /* commits wait for a standby */
+    bool standby; /* commits wait for a standby server */
     struct sql_admitted admitted;
     int schema_found;            /* when it was opened, before a migration */
     struct sql_mapping *mapping; /* a table of the user's in place of the outbox (mapped.h); NULL: the own one */
@@ -272,7 +272,7 @@ static inline struct sql_value semel__db_value(const struct sql_field *field, co
     value.null = !semel__str_given(value.text);
     return value;
 }
-/* Our own mistake: no field has the parameter. INVALID, BROKEN. */
+/* A mistake of Semel itself: no field has the parameter. INVALID, BROKEN. */
 semel_status semel__db_no_value(const struct sql_statement *statement, uint16_t name, struct semel_error *err);
 
 /* ---- what the records call ----------------------------------------------------------------------- */
@@ -286,7 +286,7 @@ void semel__db_run(struct sql *db, enum sql_id id, const struct sql_set *once, c
 /* Outside a transaction: the runs before it are one of their own, which commits whatever becomes of the runs behind it.
  * Once between start and flush. */
 void semel__db_part(struct sql *db);
-/* Everything is on its way; until flush() nothing but tend() is called, which takes what has come, and never waits. */
+/* Sends everything without waiting. Until flush() call only tend(), which receives what has come, and never waits. */
 void semel__db_send(struct sql *db);
 void semel__db_tend(struct sql *db);
 semel_status semel__db_flush(struct sql *db, struct semel_error *err);
@@ -307,7 +307,7 @@ semel_status semel__db_fill(const struct sql_row *row, const struct sql_field *f
 /* The same failure, where more than one column is wrong. */
 semel_status semel__db_damage(const struct sql_row *row, const char *what, struct semel_error *err);
 
-/* A reader that fills the item itself; where nothing comes back it stays as it is. */
+/* A reader that fills the item itself; an item without a row stays as it is. */
 struct sql_into {
     const struct sql_field *fields;
     size_t n_fields;
@@ -337,12 +337,14 @@ struct sql_list {
 };
 semel_status semel__db_read_list(void *list, size_t item, const struct sql_row *row, struct semel_error *err);
 void *semel__db_list_add(struct sql_list *list); /* room for one more, zeroed; NULL: no memory */
+/* Adds a copy of the item. */
+semel_status semel__db_list_put(struct sql_list *list, const void *item, struct semel_error *err);
 /* One more of a list of texts, copied to its arena. */
 semel_status semel__db_list_text(struct sql_list *list, struct semel_str text, struct semel_error *err);
 /* Moves the items to the arena when status is OK, else frees them. Returns the status. */
 semel_status semel__db_list_end(struct sql_list *list, semel_status status, struct semel_error *err);
 
-/* As a LIMIT: what does not fit is the most that does. */
+/* A number of rows for LIMIT; a larger one becomes the largest that fits. */
 int64_t semel__db_limit(size_t max);
 
 #endif
