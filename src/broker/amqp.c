@@ -1075,7 +1075,7 @@ static bool may_ask(struct amqp *amqp)
     return amqp->asks && (channels == 0 || channels >= AMQP_ASKING);
 }
 
-/* Sends the question; its answer comes among the frames. What was refused before is asked on a new channel. */
+/* Asks for the queue; the answer comes among the frames. After a refusal it asks on a new channel. */
 static semel_status ask_queue(struct amqp *amqp, struct semel_error *err)
 {
     const int64_t now_us = semel__steady_us();

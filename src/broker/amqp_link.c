@@ -793,7 +793,7 @@ static semel_status send_all(struct sending *s, struct semel_error *err)
     return status;
 }
 
-/* What has no answer, and what the server would not take. */
+/* Ends the items that have no answer, and those that the server did not accept. */
 static void end_rest(struct sending *s, semel_status status, const struct semel_error *why)
 {
     const bool failed = status != SEMEL_OK, blocked = s->amqp->sender.blocked;

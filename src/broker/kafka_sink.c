@@ -2,7 +2,7 @@
  *
  * kafka_sink.c: Kafka as a sink: an idempotent producer that waits for all replicas in sync.
  *
- * A server takes a record batch whole or not at all. What is in different batches it takes and refuses one by one, so
+ * A server takes a record batch whole or not at all. It decides on each batch by itself, so
  * that e2 may be there although e1 was refused, and no setting of the library prevents that (P69). So a call works in
  * rounds. A round queues items until the next one might not fit into the batch of its partition, while nothing leaves
  * (linger.ms is longer than any call); then it flushes, which makes one batch per partition; then it waits until each
@@ -384,7 +384,7 @@ static void *copied(struct semel_str s)
     return (void *)(uintptr_t)s.p;
 }
 
-/* OK: there will be a report. What was refused goes to the same partition again. */
+/* OK: there will be a report. An item that was refused goes to the same partition again. */
 static rd_kafka_resp_err_t produce(struct sending *s, size_t i)
 {
     const struct semel_publish *item = &s->items[i];
@@ -634,7 +634,7 @@ static bool end_round(struct sending *s)
     return !purged && rd_kafka_fatal_error(rk, NULL, 0) == RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
-/* What was refused in company and has had no time to travel alone. */
+/* Ends the items that were refused together with others, and had no time to travel alone. */
 static void end_rest(struct sending *s)
 {
     for (size_t i = s->first; i < s->n; i++)

@@ -3,7 +3,7 @@
  * keys.c: the command `semel keys`: ls, show, resolve, discard; a skin on ops/keys.c: it reads options and prints. And
  * reconcile, a face of admin/reconcile.h.
  *
- * Invariants: nothing of a key reaches a terminal as it is. What was answered is printed only with --headers and
+ * Invariants: nothing of a key reaches a terminal as it is. The answer is printed only with --headers and
  * --body, and a body only where it is text or goes to a file.
  */
 #include "base/clock.h"

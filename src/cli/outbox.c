@@ -3,8 +3,8 @@
  * outbox.c: the command `semel outbox`: ls, show, retry, discard; a skin on ops/outbox.c: it reads options, asks for
  * confirmation, and prints.
  *
- * Invariants: nothing of an event reaches a terminal as it is, but with --payload, and then only text. What is cut is
- * said to be cut. A command in bulk stops between two events.
+ * Invariants: nothing of an event reaches a terminal as it is, but with --payload, and then only text. A text that was
+ * cut says so. A command in bulk stops between two events.
  */
 #include "base/clock.h"
 #include "base/error.h"
@@ -276,8 +276,8 @@ static int act_on_operands(struct acting *a)
     return each(a, ids, n);
 }
 
-/* What matches now is counted, shown and confirmed; then each event by itself. An event that comes later, or has
- * changed so that the command does not fit it any more, is left alone. */
+/* Counts and shows the events that match now, and asks for confirmation; then commands each by itself. An event that
+ * comes later, or has changed so that the command does not fit it any more, is left alone. */
 static int act_on_filter(struct acting *a)
 {
     struct semel_event_query query;

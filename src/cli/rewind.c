@@ -35,7 +35,7 @@ static bool wanted(const struct rewind *r, const struct semel_position *p)
            (r->partition == SEMEL_NONE || p->partition == r->partition);
 }
 
-static semel_status list(const struct rewind *r, struct semel_position **ret, size_t *ret_n, struct semel_error *err)
+static semel_status pick(const struct rewind *r, struct semel_position **ret, size_t *ret_n, struct semel_error *err)
 {
     semel_status status = semel_store_positions_list(r->store, r->consumer, SEMEL_POSITIONS_MAX, &r->cli->arena, ret,
                                                      ret_n, err);
@@ -62,7 +62,7 @@ static int list(const struct rewind *r)
     struct semel_position *positions = NULL;
     struct semel_error err = {0};
     size_t n = 0;
-    semel_status status = list(r, &positions, &n, &err);
+    semel_status status = pick(r, &positions, &n, &err);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "reading the positions");
     if (n == 0)
@@ -106,13 +106,13 @@ static int refuse(const struct rewind *r, const struct semel_position *position)
                     position->partition, name, (long long)position->offset, (long long)r->to);
 }
 
-/* What is to be done, as things are now. 0, or an exit code. */
+/* Decides what to do with each position, as it is now. 0, or an exit code. */
 static int decide(const struct rewind *r, struct turn **ret, size_t *ret_n)
 {
     struct semel_position *positions = NULL, unknown;
     struct semel_error err = {0};
     size_t n = 0;
-    semel_status status = list(r, &positions, &n, &err);
+    semel_status status = pick(r, &positions, &n, &err);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "reading the positions");
     if (add_unknown(r, &unknown, &n))

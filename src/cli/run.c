@@ -100,7 +100,7 @@ static int relay_once(char *file, const struct semel_conf *conf)
                                         : "they stand aside: semel outbox ls --aside");
 }
 
-/* What both commands do with a file of settings. */
+/* `semel run` and `semel relay` with a file of settings. */
 static int run_file(const struct cli_args *args, bool relay)
 {
     char *file = (char *)(uintptr_t)cli_operand(args, 0);

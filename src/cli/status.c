@@ -289,7 +289,7 @@ static bool read_breakers(struct cli *cli, struct view *view, const char *addres
     return true;
 }
 
-/* Asks each daemon that was named. Who does not answer is a warning. */
+/* Asks each daemon that was named. A daemon that does not answer is a warning. */
 static int read_daemons(struct cli *cli, struct view *view)
 {
     const char *address;
@@ -316,7 +316,7 @@ static const struct cli_column source_columns[] = {
     {"daemon", CLI_TEXT, false},
 };
 
-/* What the sources still have, of those that can tell. */
+/* Prints how many messages each source still has, where it reports that. */
 static int print_sources(const struct cli *cli, const struct view *view)
 {
     struct cli_table *table = NULL;

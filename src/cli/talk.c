@@ -24,7 +24,7 @@
 
 /* ---- lines --------------------------------------------------------------------------------------- */
 
-/* What does not fit is cut; payloads and lists do not come this way. */
+/* A line that is too long is cut; payloads and lists are printed elsewhere. */
 __attribute__((format(printf, 3, 0))) static void line(FILE *to, const char *before, const char *fmt, va_list list)
 {
     char raw[LINE_BYTES], shown[LINE_BYTES];

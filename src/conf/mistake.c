@@ -4,7 +4,7 @@
  *
  * Lines and columns are counted here and nowhere else: a line ends with \n, a column is a character.
  *
- * Invariants: a line is shown without control characters and without what may be a secret. What that is has to be seen
+ * Invariants: a line is shown without control characters and without what may be a secret, which must be recognised
  * from the line alone, because a file that is no YAML has no tree: a password in a URL, and whatever stands behind a
  * key that is, or is nearly, the name of a secret. Hiding too much is no harm.
  */

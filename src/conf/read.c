@@ -3,8 +3,8 @@
  * read.c: from a file to settings: its bytes become a tree, ${NAME} in the tree is replaced, and the tree is walked
  * along the table of the settings into structs.
  *
- * It knows no setting by its name. What is wrong with a value is reported by value.c, what one setting says of another
- * by route.c, and every mistake is written down by mistake.c.
+ * It knows no setting by its name. value.c checks values, route.c checks settings against each other, and mistake.c
+ * writes every mistake down.
  *
  * Invariants: what is given out has no mistake; otherwise nothing is given out. Memory that held secrets is wiped
  * before it is freed, on every way out.
@@ -592,7 +592,7 @@ static void take_secret_file(struct conf_reader *r, struct conf_node *node)
  * one mistake is not reported twice.
  */
 
-/* What was found for the settings of one group. */
+/* The nodes that were found for the settings of one group. */
 struct found {
     struct conf_node *node[CONF_SETTINGS_MAX];
     bool by_file[CONF_SETTINGS_MAX]; /* NAME_file was said instead */

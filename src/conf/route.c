@@ -350,7 +350,7 @@ struct subject {
     const struct conf_node *node;
 };
 
-/* At the setting if it is said, else as near as possible. */
+/* At the setting if it is given, else as near as possible. */
 #define WRONG(l, below, ...) \
     semel__conf_wrong_at((l)->r, semel__conf_place((l)->r, semel__conf_find((l)->node, (below))), (below), __VA_ARGS__)
 
@@ -877,7 +877,7 @@ static void check_headers(const struct subject *l)
                                      l->r->path, secret[i]);
 }
 
-/* What is not replaced would go to the other side with its braces, which no URL has. */
+/* A name in braces that is not replaced would be sent with its braces, which no URL may have. */
 static void check_braces(const struct subject *l, struct semel_str url)
 {
     static const char *const names[] = {"{key}", "{id}"};
@@ -1207,7 +1207,7 @@ static void compare_endpoints(const struct subject *l, const struct endpoint *a,
               l->r->path, a->below, other, b->below);
 }
 
-/* What comes in and what is pulled, of one route. */
+/* Compares the endpoints of one route: where messages come in, and where they are pulled. */
 static void compare_own(const struct subject *l)
 {
     struct endpoint ours[2];
@@ -1326,7 +1326,7 @@ static void check_notify(const struct subject *l)
               l->r->path);
 }
 
-/* What goes into a statement as it is. */
+/* May the value be part of a statement's text as it is? */
 static bool is_plain_value(struct semel_str value)
 {
     for (size_t i = 0; i < value.n; i++)
@@ -1384,7 +1384,7 @@ static void check_outbox(struct conf_reader *r, struct semel_conf_outbox *outbox
 
 #define TABLE_NAME_MAX 512
 
-/* A table's name without its quotes, with a NUL behind the schema. What is too long is cut. */
+/* A table's name without its quotes, with a NUL behind the schema. A name that is too long is cut. */
 static struct semel_str unquote(struct semel_str name, char out[TABLE_NAME_MAX])
 {
     size_t n = 0;

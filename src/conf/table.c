@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * table.c: the table of the settings. What a setting is called, which values it takes, what it is without being said,
- * and what it is for, stands here and nowhere else: reading (read.c), docs/settings.md and `semel init` walk it and
+ * table.c: the table of the settings. The name of a setting, the values that it may have, its default and its purpose
+ * stand here and nowhere else: reading (read.c), docs/settings.md and `semel init` walk it and
  * know no setting by its name.
  *
  * To add one: a field in conf.h, a line here. To add a handler: a group here, and its name in the list of choices. The
- * settings of sources are with their kinds (broker/kinds.c). What core keeps for each consumer is a MEMBER: only its
- * place in the file is said here.
+ * settings of sources are with their kinds (broker/kinds.c). A setting that core stores for each consumer is a MEMBER:
+ * only its place in the file stands here.
  *
  * Invariants: the order is that of the documentation. The first setting of a choice has the choice's own name and is
  * required. A default is written as a user would write it, and is read by the same functions (test_conf reads each).

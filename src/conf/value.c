@@ -443,7 +443,7 @@ static bool take_texts(struct conf_reader *r, const struct semel_setting_spec *s
     return ok;
 }
 
-/* What came from elsewhere is not quoted. */
+/* A value from the environment or a file is not quoted. */
 static bool listed_value_ok(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *each,
                             const char *name)
 {

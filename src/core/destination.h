@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * destination.h: where an event goes: a template that is filled in from the event, and a list of what may come of it.
+ * destination.h: where an event goes: a template that is filled in from the event, and a list of allowed results.
  *
  *     {aggregatetype}.events      with the list [order.events, refund.events]
  *
  * Names in braces are replaced: {aggregatetype}, {aggregateid}, {type}, {destination}. Nothing else is: there is no
- * way to write a brace. What came of a row is looked up in the list, byte by byte, so that no row can choose a
+ * way to write a brace. The result of a row is looked up in the list, byte by byte, so that no row can choose a
  * destination that the settings do not name. A template without names in braces needs no list.
  */
 #ifndef SEMEL_CORE_DESTINATION_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * house.h: housekeeping: what time does to stored rows by itself, whoever works for their consumers.
+ * house.h: housekeeping: changes that stored rows need as time passes, with or without a worker of their consumer.
  *
  * A round visits consumers, each under its stored settings: it ends expired leases, decides gaps that timed out, wakes
  * rows that are first in their key and wait without a due time, and purges. No handler runs: a row that may run is left
- * for whoever takes it.
+ * for a worker to take.
  *
  * Invariants: a round touches at most `max` rows, waits for no lock, and is safe in any number of processes. It begins
  * with a random consumer, so that a busy one does not starve the others; a step is done for all consumers before the
@@ -59,7 +59,7 @@ struct semel_house_round {
 };
 /* OK: each wanted consumer had its turn, or is `damage`. */
 semel_status semel__house_round(struct semel_house *house, struct semel_house_round *round, struct semel_error *err);
-/* Of idempotency keys: leases that ran out, bodies and keys whose lifetime is over. */
+/* Housekeeping of idempotency keys: ends leases that ran out, and deletes bodies and keys whose lifetime is over. */
 semel_status semel__house_keys(struct semel_house *house, size_t max, size_t *ret_n, struct semel_error *err);
 
 #endif

@@ -17,10 +17,10 @@
  * After a failure the inbox is wary for the next WARY messages: savepoints part the handlers of a transaction into runs
  * of a few messages. When a handler fails, its run is rolled back to the savepoint, those before it run again, deferred
  * constraints are forced, and the suspect runs alone behind a savepoint of its own. If it fails again, the failure is
- * recorded in this transaction. Whoever was judged as if the failed message had succeeded is left out: its row is taken
- * back, and it runs in the next transaction, which sees the failure. These are the messages behind it in its order key,
- * those that were judged by a business key which it holds, and in turn those that depend on these. Where that is not
- * possible (one of them has run already), or the failure is of another kind, the batch is cut as above.
+ * recorded in this transaction. Messages that were judged as if the failed one had succeeded are left out: their rows
+ * are removed again, and they run in the next transaction, which sees the failure. These are the messages behind it in
+ * its order key, those that were judged by a business key which it holds, and in turn those that depend on these. Where
+ * that is not possible (one of them has run already), or the failure is of another kind, the batch is cut as above.
  *
  * Invariants: handlers run between guard(true) and guard(false). In a transaction of several messages a failure blames
  * somebody only where the inbox is wary, `each` is used, and the same message failed twice: in its run, and alone
@@ -29,10 +29,10 @@
  * transaction of one the handler runs behind a savepoint, deferred constraints are forced (P62), and the failure is
  * recorded in the same transaction, under the same locks. A message that is left out changes nothing in this
  * transaction and is not reported by it. A set-based handler has to name each of its messages exactly once (P57), and
- * is never run in parts. What is only stored (semel__inbox_put) or recorded (semel__inbox_record) is judged as a
- * delivery is, so that a duplicate, a conflict or a blocked key is answered alike; no handler is called. Of a put no
- * attempt is counted, and a row that is there already stays as it is; a record counts one. What is left undecided when
- * the environment fails is LATER.
+ * is never run in parts. A message that is only stored (semel__inbox_put) or recorded (semel__inbox_record) is judged
+ * as a delivery is, so that a duplicate, a conflict or a blocked key gets the same answer; no handler is called. A put
+ * counts no attempt, and does not change a row that is there already; a record counts one attempt. Messages that are
+ * undecided when the environment fails are LATER.
  */
 #include "core/inbox.h"
 

@@ -9,13 +9,13 @@
  *   2. the batch is sorted by order key, else by lock key, in arrival order within a key;
  *   3. one transaction: lock keys, take business keys, insert the rows as `completed`, read what the insert
  *      refused, decide, run the handlers, settle what is not `completed`, commit;
- *   4. when something fails the transaction is rolled back and cut: around the message whose handler failed, in
- *      half when nobody knows; each piece is a transaction of its own. A transaction of a single message blames:
- *      the handler runs behind a savepoint, deferred constraints are forced, and the failure is recorded under the
- *      same locks. So a handler may run more than once per delivery, with the earlier runs rolled back;
- *   5. where failures are about, the handlers of a batch run in small runs behind savepoints. A message that fails by
- *      itself is then blamed within the transaction of the batch, in the same way, and what depends on it runs in a
- *      transaction after that.
+ *   4. when something fails the transaction is rolled back and the batch is cut: around the message whose handler
+ *      failed, or in half if that is unknown; each piece is a transaction of its own. In a transaction of a single
+ *      message the handler runs behind a savepoint, deferred constraints are forced, and a failure is recorded under
+ *      the same locks. So a handler may run more than once per delivery, with the earlier runs rolled back;
+ *   5. for a while after a failure the handlers of a batch run in groups of a few messages behind savepoints. A message
+ *      that fails by itself is then recorded as failed within the transaction of the batch; messages that depend on it
+ *      run in the next transaction.
  *
  * The leased path (effects outside, redelivered messages, everything the scheduler runs): a claim is committed first,
  * with a lease and a fencing token; the handler runs with no transaction open; the end is committed under the token.
@@ -228,8 +228,8 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
 enum semel_command_kind { SEMEL_COMMAND_RETRY, SEMEL_COMMAND_DISCARD, SEMEL_COMMAND_RESOLVE, SEMEL_COMMAND_CORRECT };
 const char *semel__command_name(enum semel_command_kind kind); /* retry, discard, resolve, correct */
 
-/* Whether a command is allowed for a row, and if not, why. The names are for programs. Those before NOT_KEPT mean that
- * there is nothing to do and nothing is wrong; the others refuse. */
+/* Whether a command is allowed for a row, and if not, why. The names are for programs. Judgements before NOT_KEPT mean
+ * that there is nothing to do and nothing is wrong; the others refuse. */
 #define SEMEL_JUDGEMENT_MAP(X)                  \
     X(ALLOWED, "allowed")                       \
     X(NO_SUCH_MESSAGE, "no_such_message")       \
@@ -296,10 +296,10 @@ semel_status semel__inbox_commands(struct semel_inbox *inbox, const struct semel
                                    semel_status (*also)(void *ctx, struct semel_error *err), void *ctx,
                                    struct semel_command_result *ret, struct semel_error *err);
 
-/* A retry with another payload: a copy of the message, with an id of its own, is stored to be run at once, and the
- * message itself is rejected and keeps its payload; each has an audit line that names the other. One transaction. The
- * copy has type, order key, version, headers and business keys of the message, and its place by its version; in a key
- * by arrival it comes last. Only for what is dead, quarantined or failed. */
+/* A retry with another payload. One transaction stores a copy of the message, with an id of its own, which is due at
+ * once, and rejects the message itself, which keeps its payload; each has an audit line that names the other. The copy
+ * has the type, order key, version, headers and business keys of the message, and its place by its version; in a key by
+ * arrival it comes last. Only for messages that are dead, quarantined or failed. */
 struct semel_correction {
     struct semel_command command; /* CORRECT; its row with headers */
     struct semel_str payload;

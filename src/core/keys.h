@@ -85,7 +85,7 @@ const char *semel__key_act_name(enum semel_key_act act);
 
 /* What came of a call. */
 struct semel_key_answer {
-    bool sent;             /* at least one byte of the request may have left */
+    bool sent;             /* at least one byte of the request may have been sent */
     bool whole;            /* an answer came, and was complete */
     int code;              /* of it */
     struct semel_str said; /* its header Semel-Outcome; not given: none */
@@ -95,8 +95,8 @@ struct semel_key_rule {
     int low, high;
     enum semel_key_end end;
 };
-/* Nothing sent: released. No whole answer: unknown (P47, P93). Else what the answer itself says, a rule, or by its
- * status: 2xx, 3xx, 402 and 410 completed; other 4xx released (P102); everything else unknown (P92). */
+/* Nothing was sent: released. No complete answer: unknown (P47, P93). Otherwise the answer's header decides, a rule, or
+ * its status: 2xx, 3xx, 402 and 410 completed; other 4xx released (P102); everything else unknown (P92). */
 enum semel_key_end semel__key_outcome(const struct semel_key_answer *answer, const struct semel_key_rule *rules,
                                       size_t n_rules);
 
@@ -135,7 +135,7 @@ struct semel_key_ending {
     bool applied;                   /* out: false: the token is not its key's any more, or it is impatient */
 };
 
-/* What one call writes: ends, then claims. Either may be none. Claims ascend by (scope, key) without repeats. An
+/* One call writes ends, then claims. There may be none of either. Claims ascend by (scope, key) without repeats. An
  * impatient end needs more than one trip. */
 struct semel_key_batch {
     struct semel_key_ending *ends;
@@ -149,11 +149,11 @@ struct semel_key_batch {
     struct semel_arena *arena; /* of what is read */
 };
 
-/* All of them inside a transaction, but for `read`; `write` may be all of one (SEMEL_TX_ONCE). Items are at most
- * SEMEL_KEYS_MAX of a kind. Nothing waits for another transaction, but for the row of an own token. */
+/* All functions but `read` run inside a transaction; `write` may be the whole of one (SEMEL_TX_ONCE). A call has up to
+ * SEMEL_KEYS_MAX items of a kind. It waits for another transaction only if that has locked the row of its own token. */
 struct semel_key_ops {
-    /* Of the claims inserts what has no row; of the others reads, judges, and takes over what may run. A key that
-     * another transaction has is BUSY. What is not RUN has changed nothing. */
+    /* Inserts the claims whose keys have no row; reads and judges the others, and gives those that may run a new token.
+     * A key that another transaction has locked is BUSY. A claim whose act is not RUN has changed nothing. */
     semel_status (*write)(struct semel_store *store, const struct semel_key_batch *batch, int64_t now_us,
                           struct semel_error *err);
     /* One lease. *ret_renewed false: the token is not its key's any more. */
@@ -162,8 +162,8 @@ struct semel_key_ops {
     /* All leases of an owner, in one statement; how many. */
     semel_status (*renew_all)(struct semel_store *store, struct semel_str owner, int64_t until_us, int64_t *ret_n,
                               struct semel_error *err);
-    /* Leases that ran out: released if they were claimed atomic, else unknown. Then bodies and keys whose lifetime is
-     * over. At most `max` rows each; how many in all. */
+    /* Ends leases that ran out: keys that were claimed atomic are released, others become unknown. Then deletes bodies
+     * and keys whose lifetime is over. At most `max` rows each; *ret_n in all. */
     semel_status (*keep)(struct semel_store *store, int64_t now_us, int64_t max, int64_t *ret_n,
                          struct semel_error *err);
     /* The row of a key, or ABSENT. */

@@ -63,13 +63,13 @@ int64_t semel__horizon_us(const struct semel_horizon *horizon); /* never below o
 semel_status semel__retention_check(int64_t retention_us, const struct semel_horizon *horizon, struct semel_error *err);
 
 /* The label of what a consumer promises, in words: "ATOMIC", or "GUARDED for 45 days" where a copy that comes after its
- * record was purged would run again. Nothing else computes it. lasting: such a copy is known for one; the settings tell
- * that by semel__policy_lasting, and the rules of a route may tell it besides. */
+ * record was purged would run again. Nothing else computes it. lasting: such a copy is recognised, because the settings
+ * see to it (semel__policy_lasting) or the rules of a route do. */
 struct semel_guarantee_text {
     char text[64];
 };
 struct semel_guarantee_text semel__policy_guarantee(const struct semel_policy *policy, bool lasting);
-/* Every message tells its age, or versions tell an old one from a new one. */
+/* Has every message a time, or do versions distinguish an old message from a new one? */
 bool semel__policy_lasting(const struct semel_policy *policy);
 
 #endif

@@ -1220,7 +1220,7 @@ static void count_answers(struct round *round)
 }
 
 /* The event is charged if its destination works without it. If not, it still gives way: as the lowest one it would be
- * the only one to try the destination. What a destination met when it went down stays where it is. */
+ * the only one to try the destination. The events at which a destination went down stay where they are. */
 static bool put_off(struct round *round, const struct send *send, semel_status status, struct semel_str why)
 {
     const struct semel_relay *relay = round->relay;

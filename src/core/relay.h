@@ -15,7 +15,7 @@
  * statement note who holds the sequence (P105); when those transactions have ended, a new scan sees every event up to
  * the noted number. A holder that stays is set apart: the relay scans above it, and after each scan looks whether it
  * has ended; if so, it scans from the old starting point again before it publishes. Starting points are kept in memory
- * only, and forgotten every minute, after a reconnect, and when the server or the sequence is another one (P108, P109).
+ * only. The relay forgets them every minute, after a reconnect, and when server or sequence are others (P108, P109).
  *
  * Aside. An event that cannot go now moves to outbox_aside: one that was refused, all that stand behind it in its
  * aggregate, those of a destination that is down while others work, those that a sink which takes one event per
@@ -179,9 +179,9 @@ struct semel_relay_ops {
                         int64_t *ret_shard, struct semel_error *err);
     size_t shards;
     bool proves; /* a lower number may commit later: starting points must be proven. false: scan from the bottom */
-    /* Locks out other relays until the transaction ends, deletes relays whose lease is over, and gives up what they
-     * were publishing: `attempts_max` starts make an event dead. An event that was the only one is charged; several are
-     * not, and are to be sent alone. */
+    /* Locks out other relays until the transaction ends, deletes relays whose lease is over, and ends the attempts that
+     * they had started: an event with `attempts_max` starts is dead. Where the relay was publishing a single event, the
+     * attempt counts; several events are not charged, and will be sent alone. */
     semel_status (*expire)(struct semel_store *store, int64_t now_us, int64_t due_us, int attempts_max,
                            struct semel_error *err);
     semel_status (*join)(struct semel_store *store, const struct semel_relay_peer *self, int64_t now_us,
@@ -189,7 +189,7 @@ struct semel_relay_ops {
     /* down: a destination that takes nothing, and why, for people; not given: none. FENCED: somebody has deleted it. */
     semel_status (*renew)(struct semel_store *store, int64_t token, int64_t lease_until_us, struct semel_str down,
                           struct semel_error *err);
-    /* What it was publishing from aside is taken back, and not charged. */
+    /* Deletes the relay. Attempts that it has started for events aside do not count. */
     semel_status (*leave)(struct semel_store *store, int64_t token, int64_t now_us, struct semel_error *err);
     semel_status (*peers)(struct semel_store *store, size_t max, struct semel_arena *arena,
                           struct semel_relay_peer **ret, size_t *ret_n, struct semel_error *err);
@@ -199,7 +199,7 @@ struct semel_relay_ops {
     /* Sets token and losses. Under the lock of `expire`, or of `lock`. */
     semel_status (*shards_write)(struct semel_store *store, const struct semel_relay_shard *shards, size_t n,
                                  struct semel_error *err);
-    /* Locks these shards, ascending; *ret_owned: all are this relay's. Before outbox_aside is changed. */
+    /* Locks these shards, ascending, before outbox_aside is changed. *ret_owned: this relay owns all of them. */
     semel_status (*lock)(struct semel_store *store, int64_t token, const struct semel_relay_shard *shards, size_t n,
                          bool *ret_owned, struct semel_error *err);
 
@@ -208,7 +208,7 @@ struct semel_relay_ops {
     semel_status (*note)(struct semel_store *store, int64_t *ret_seq, int64_t *ret_started_us, size_t max,
                          struct semel_arena *arena, struct semel_relay_holder **ret, size_t *ret_n,
                          struct semel_error *err);
-    /* Needs no transaction. What is committed now ends with this. */
+    /* Needs no transaction. The last event that is committed now. */
     semel_status (*end)(struct semel_store *store, struct semel_arena *arena, struct semel_relay_end *ret,
                         struct semel_error *err);
     /* Needs no transaction. Of a mapped table: is that row, or one before it, still to be published? */
@@ -219,21 +219,21 @@ struct semel_relay_ops {
 
     /* Needs no transaction. */
     semel_status (*read)(struct semel_store *store, struct semel_relay_scan *scan, struct semel_error *err);
-    /* Needs no transaction; not of a mapped table. Whose the next `limit` events above each start are: of each shard
-     * the first `most` aggregates, by the first event of each, in the order of the starts. */
+    /* Needs no transaction; not for a mapped table. The aggregates of the next `limit` events above each start: of each
+     * shard the first `most` of them, by the first event of each, in the order of the starts. */
     semel_status (*groups)(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
                            size_t most, struct semel_arena *arena, struct semel_relay_group **ret, size_t *ret_n,
                            struct semel_error *err);
-    /* All NULL: the store cannot. Outside a transaction: sends what confirms `gone`, in a transaction of its own, and
-     * then the scan, and returns; nothing else is done with the store before ahead_end. `gone` is borrowed
-     * until ahead returns. Where scan->large becomes true the events are of no use. tend takes
-     * what has come and never waits. false: no memory, and nothing was sent. */
+    /* All NULL: the store cannot read ahead. Outside a transaction: `ahead` sends the statements that delete `gone`, in
+     * a transaction of their own, then the scan, and returns without waiting. Until ahead_end, which reads the answers,
+     * only `tend` may be called: it receives what the server has sent, and never waits. `gone` is borrowed until ahead
+     * returns. If scan->large becomes true, discard the events. false: no memory, and nothing was sent. */
     bool (*ahead)(struct semel_store *store, struct semel_relay_event *const *gone, size_t n_gone, bool keep,
                   struct semel_relay_scan *scan, struct semel_arena *arena);
     void (*tend)(void *store);
     semel_status (*ahead_end)(struct semel_store *store, struct semel_relay_scan *scan, struct semel_error *err);
 
-    /* Confirmed: deleted, or kept in outbox_sent. Of those that stood aside the next of their aggregate is due. */
+    /* Deletes confirmed events, or keeps them in outbox_sent. aside: the next event of each aggregate becomes due. */
     semel_status (*confirm)(struct semel_store *store, struct semel_relay_event *const *events, size_t n, bool aside,
                             bool keep, int64_t now_us, struct semel_error *err);
     semel_status (*set_aside)(struct semel_store *store, struct semel_relay_event *const *events, size_t n,
@@ -260,7 +260,7 @@ struct semel_relay_options {
     int attempts_max;
     bool one_by_one;    /* in_flight: 1, one event of an aggregate at a time whatever the sink can do */
     size_t rows, bytes; /* about so much per round */
-    /* Where an event goes. INVALID: nowhere, because of this. The text is put into the arena. */
+    /* Where an event goes. INVALID: it has no destination; err says why. The text is put into the arena. */
     semel_status (*destination)(void *ctx, const struct semel_relay_event *event, struct semel_arena *arena,
                                 struct semel_str *ret, struct semel_error *err);
     void *ctx;
@@ -268,13 +268,13 @@ struct semel_relay_options {
     void (*published)(void *ctx, int64_t after_us);
     /* A scan from the starting points was read, and is about to be used; may be NULL. */
     void (*scanned)(void *ctx, const struct semel_relay_scan *scan);
-    /* What is worth a line in the log; may be NULL. */
+    /* Called for every line that the log should have; may be NULL. */
     void (*report)(void *ctx, int level, const char *text, const struct semel_relay_event *event, const char *why);
 };
 
 struct semel_relay_counts {
     uint64_t published, refused, dead, aside, unknown, scans, rescans, ahead, behind;
-    uint64_t retried; /* not taken, and nobody's fault: sent again */
+    uint64_t retried; /* the sink did not take it, and it is not to blame: it is sent again */
     uint64_t turns;   /* destinations that went down or came back */
 };
 
@@ -286,10 +286,10 @@ semel_status semel__relay_new(struct semel_relay **ret, struct semel_store *stor
                               const struct semel_clock *steady, struct semel_error *err);
 void semel__relay_free(struct semel_relay *relay);
 
-/* One bounded step: the lease, a scan, one publish, what becomes of it. *ret_wait_ms: nothing need be done before. Any
- * status but OK: the environment failed and nothing was charged; after CLOSED reopen the store, then go on. */
+/* One bounded step: renews the lease, scans, publishes once, and writes the outcome. Call it again after *ret_wait_ms.
+ * Any status but OK: the environment failed and no event was charged; after CLOSED reopen the store, then go on. */
 semel_status semel__relay_step(struct semel_relay *relay, int *ret_wait_ms, struct semel_error *err);
-/* After a reopen: starting points are forgotten. */
+/* Call it after a reopen: the relay forgets its starting points. */
 void semel__relay_forget(struct semel_relay *relay);
 /* Gives the shards back and ends the lease. */
 semel_status semel__relay_leave(struct semel_relay *relay, struct semel_error *err);
@@ -297,7 +297,7 @@ semel_status semel__relay_leave(struct semel_relay *relay, struct semel_error *e
 const struct semel_relay_counts *semel__relay_counts(const struct semel_relay *relay);
 /* The shards that it owns; 0 with a reason in `why`, or while others own them all. */
 size_t semel__relay_owns(const struct semel_relay *relay, char why[SEMEL_RELAY_WHY]);
-/* Nothing was read, nothing stands aside that could go, and nothing is held up, as of the last step. */
+/* Did the last step read no event, find none aside that could go, and none that is held up? */
 bool semel__relay_idle(const struct semel_relay *relay);
 /* How many destinations are down, and the first of them with the reason, in `which`. A sink that takes nothing at all
  * counts as one. */

@@ -4,7 +4,7 @@
  * wait until it has moved aside. See relay.h, "Behind a run".
  *
  * Invariant: above `from`, up to `passed`, a shard has no events but those of the aggregates in `hot`, and none of
- * others can appear there: `passed` is not above the floor. What was proven ends with the floor's proof
+ * others can appear there: `passed` is not above the floor. This proof ends with the proof of the floor
  * (starts.given_up).
  */
 #include <string.h>

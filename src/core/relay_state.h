@@ -94,10 +94,10 @@ struct semel_relay {
     int failures, idle_ms;
     bool idle, smooth; /* smooth: every event of the last call was confirmed */
     int large_for;     /* so many scans expect large events */
-    /* Confirmed, and not deleted yet. */
+    /* Events that are confirmed, and not deleted yet. */
     struct semel_relay_event **gone;
     size_t n_gone;
-    /* What was read while they were on their way. */
+    /* The events that were read while those of the last call were on their way. */
     struct {
         bool ready;
         struct semel_relay_start starts[SEMEL_RELAY_SHARDS];
@@ -112,15 +112,15 @@ struct semel_relay {
 
 typedef semel_status (*relay_body)(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err);
 
-/* begin, body, commit. Whatever fails is rolled back; an unknown commit is the caller's to read again: the events are
- * still there, or they are not. */
+/* Begins, calls the body, commits. After a failure it rolls back. After an unknown commit the caller reads again: the
+ * events are still there, or they are not. */
 semel_status semel__relay_transact(struct semel_relay *relay, relay_body body, void *ctx, struct semel_error *err);
-/* What was confirmed and is still there goes; what was read behind it is forgotten. */
+/* Deletes the events that are confirmed but not deleted yet, and forgets the events that were read behind them. */
 semel_status semel__relay_delete_gone(struct semel_relay *relay, struct semel_error *err);
-/* Renews the lease, or joins, and takes or gives back the shards that are due. */
+/* Renews the lease, or joins, and acquires or gives back the shards that are due. */
 semel_status semel__relay_beat(struct semel_relay *relay, int64_t steady_us, struct semel_error *err);
 
-/* relay_behind.c. Nothing is known any more. */
+/* relay_behind.c. Forgets what is known of the run. */
 void semel__relay_behind_forget(struct behind *behind);
 /* May the shard be read above `passed`, too? `floor`: what was proven before the scan that gave last_seq. */
 bool semel__relay_behind_usable(const struct semel_relay *relay, const struct shard *shard, int64_t floor);

@@ -6,8 +6,8 @@
  * A number that was drawn earlier may commit later (P1), and dead rows below slow a scan from the bottom (P70). So:
  *
  *   note     about once per second: the number that was drawn last, and then, read in a later statement (P105), the
- *            transactions that hold the sequence. Whoever has drawn a number up to the noted one is among them, or has
- *            ended.
+ *            transactions that hold the sequence. Each transaction that has drawn a number up to the noted one is among
+ *            them, or has ended.
  *   proven   when none of them is left, the noted number becomes the floor: every event up to it is committed, or never
  *            will be.
  *   apart    a holder that is left after a second is set apart: the floor rises without it, and after every scan,
@@ -40,7 +40,7 @@ struct semel_starts {
     int64_t floor, base_floor;
     int64_t started_us; /* of the server */
     int64_t forgotten_us;
-    uint64_t given_up; /* how often what was proven was given up */
+    uint64_t given_up; /* how often a proof was given up */
     bool noted;
     int64_t noted_seq, noted_us;
     struct semel_holder_name holders[SEMEL_RELAY_HOLDERS_MAX]; /* of the note */
@@ -50,15 +50,15 @@ struct semel_starts {
 };
 
 void semel__starts_init(struct semel_starts *starts, int64_t now_us);
-/* Every scan begins at the bottom again. */
+/* Forgets all starting points: every scan begins at the bottom again. */
 void semel__starts_forget(struct semel_starts *starts, int64_t now_us);
-/* The same for one shard, which was somebody else's. */
+/* The same for one shard, which another relay owned before. */
 void semel__starts_reset(struct semel_starts *starts, size_t shard);
 /* n > SEMEL_RELAY_HOLDERS_MAX: there are too many to be remembered, and nothing is proven. true: the number is below
  * one that was noted before: the sequence was set back, and all is forgotten. */
 bool semel__starts_note(struct semel_starts *starts, int64_t now_us, int64_t seq, int64_t started_us,
                         const struct semel_relay_holder *holders, size_t n);
-/* The holders as they were read after a scan. true: one that was set apart has ended: scan again. */
+/* Reports the holders that were read after a scan. true: one that was set apart has ended, so scan again. */
 bool semel__starts_ended(struct semel_starts *starts, const struct semel_relay_holder *holders, size_t n);
 /* first_seq: SEMEL_NONE: the shard has no event above its start. true: an event is there that should have been seen
  * before: its transaction did not draw its number. */

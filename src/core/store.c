@@ -364,7 +364,7 @@ semel_status semel_store_purge_keys(struct semel_store *store, struct semel_str 
     return store->ops->purge_keys(store, consumer, before_us, max, place, err);
 }
 
-/* What is no JSON object has no names, and is refused by whoever reads it. */
+/* A text that is no JSON object has no names; its reader refuses it. */
 static semel_status check_header_names(struct semel_str headers, struct semel_error *err)
 {
     struct semel_str name, value;

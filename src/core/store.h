@@ -113,10 +113,10 @@ struct semel_fetch_batch {
     int64_t now_us;
     /* wait for no lock: a key that another transaction has locked is `busy`, such a row is not `present` */
     bool impatient;
-    bool bare;              /* payloads and headers need not be given: there may be many */
+    bool bare;              /* the caller needs no payloads and headers: there may be many */
     struct semel_key *keys; /* locked first; facts out, as in admit */
     size_t n_keys;
-    /* Taken next, as in admit, but without waiting for another transaction that takes one: then RETRY, contention. */
+    /* Locked next, as in admit, but without waiting for another transaction that has one: then RETRY, contention. */
     struct semel_business *business;
     size_t n_business;
     struct semel_fetched *items;
@@ -291,10 +291,10 @@ struct semel_position {
 
 /* ---- the driver ------------------------------------------------------------------------------------- */
 
-/* OWN: handlers may run in it. BARE: none does, so that nothing has to be kept from ending it. JOIN: the caller has
- * begun and will commit. ONCE: a bare one that the caller commits after one call of a record that says that it may be
- * all of a transaction (semel_key_ops). A store may send its begin, the call and its commit together: the call then
- * reports what the commit would have, UNKNOWN included, and *ret_now_us is reckoned from the store's last answer. */
+/* OWN: handlers may run in it. BARE: no handler does, so the store need not keep one from ending it. JOIN: the caller
+ * has begun and will commit. ONCE: as BARE, and the caller commits after a single call, of a function whose contract
+ * allows that (semel_key_ops). A store may send begin, call and commit together: the call then reports what the commit
+ * would have reported, UNKNOWN included, and *ret_now_us is computed from the store's last answer. */
 enum semel_tx { SEMEL_TX_OWN, SEMEL_TX_BARE, SEMEL_TX_JOIN, SEMEL_TX_ONCE };
 
 struct semel_store_options {
@@ -361,8 +361,8 @@ struct semel_store_ops {
     /* Forces deferred constraints now (P62), and leaves them deferred. INVALID: violated; err->cls as for a handler's
      * statement. Behind queued statements it is queued too, under the store's `tag`. */
     semel_status (*check)(struct semel_store *store, struct semel_error *err);
-    /* Did the data of a handler's statement cause this failure, which the store has given: a data exception or a
-     * violated constraint (SQLSTATE class 22 or 23)? NULL: none has such a code. */
+    /* Did the data of a handler's statement cause this failure, which the store has reported: a data exception or a
+     * violated constraint (SQLSTATE class 22 or 23)? NULL: the driver cannot say. */
     bool (*data_fault)(const struct semel_error *err);
 
     /* Locks keys, takes business keys, inserts rows, then reads the rows that already existed, and the watermarks. */

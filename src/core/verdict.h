@@ -27,12 +27,12 @@
  *
  *   open: waiting, or failed and due.
  *   A row without a version on a route by version comes before all versions, by arrival; it is never stale.
- *   (1) A message that is final or has no row any more holds one of its business keys: also itself, when its own row
- *       was purged (P73). Where a key cannot remember one more version that ended without effect, it waits for the gap
- *       instead, and never runs past it.
+ *   (1) A message that is final or has no row any more holds one of its business keys; that may be the message itself,
+ *       when its own row was purged (P73). If the order key cannot remember one more version that ended without effect,
+ *       the message waits for the gap instead, and never runs past it.
  *   (2) An unfinished message holds one of them, and may still end without effect (P78). The message waits, without a
- *       key and without a place in its order, so that nobody waits for a waiter; a row that is a waiter stays one
- *       whatever its order is. Where its payload is not kept no row is written: its broker delivers it again.
+ *       business key and without a place in its order, so that no message waits for a waiter; a row that is a waiter
+ *       stays one whatever its order is. If its payload is not kept no row is written: its broker delivers it again.
  *   * ack when the payload is kept in the row, so that the store can run it, or comes with this delivery and is stored
  *     with the row from now on (semel__payload_adopts; of a dead or quarantined row as well); later when it is not.
  *   Past the bound of parked messages, blocked and gap are `later`, and no row is written: the source pauses. A payload

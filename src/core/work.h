@@ -3,8 +3,8 @@
  * work.h: private to the inbox. One transaction's worth of messages, from admission to settlement.
  *
  * An item is one message id of the batch with its copies. A work is a run of items, in run order, that share one
- * transaction. The steps fill the item from top to bottom; a rolled-back work leaves nothing behind but
- * what stands above "one try", so the next try starts from the message again.
+ * transaction. The steps fill the item from top to bottom; after a rollback only the members above
+ * "one try" are still valid, so that the next try starts from the message again.
  */
 #ifndef SEMEL_CORE_WORK_H
 #define SEMEL_CORE_WORK_H
@@ -119,39 +119,39 @@ static inline bool work_impatient(const struct work *work) /* waits for no lock:
            work->mode == WORK_SWEEP || work->mode == WORK_RECOVER;
 }
 
-/* admit.c, inside a transaction: rows admitted, with a verdict for every item. */
+/* admit.c, inside a transaction: admits the rows and decides on every item. */
 semel_status semel__work_admit(struct work *work, struct semel_error *err);
-/* Leased items read again under lock, those with a stale token fenced off. */
+/* Reads leased items again under lock; items with a stale token are fenced. */
 semel_status semel__work_fetch(struct work *work, struct semel_error *err);
 /* Writes what the items have become. */
 semel_status semel__work_settle(struct work *work, struct semel_error *err);
-/* The items of a WORK_STORE, admitted and written; those that may run are due at once. */
+/* Admits and writes the items of a WORK_STORE; items that may run are due at once. */
 semel_status semel__work_put(struct work *work, struct semel_error *err);
-/* What is known of the business keys that the item wants, for the verdict on it. */
+/* Sets the facts about the business keys that the item wants, for the verdict on it. */
 void semel__item_intent(const struct work *work, const struct item *item, struct semel_facts *facts);
 /* Was the item judged by a business key that `failed`, or an item which is left out, holds in this transaction? */
 bool semel__item_judged_by(const struct work *work, const struct item *item, const struct item *failed);
-/* Does the row wish for a business key that the message does not name? It was not asked for in this transaction. */
+/* Does the row wish for a business key that the message does not name? This transaction has not locked that key. */
 bool semel__item_wishes_more(const struct item *item);
 
 /* A token for a claim of this row; NULL: it has none yet. */
 int64_t semel__work_token(struct work *work, const struct semel_row *row);
 
-/* inbox.c: one item per message, merged and in run order; *n is how many that are. Memory from the arena. */
+/* inbox.c: makes one item per message id, in run order, and sets *n to their number. Memory from the arena. */
 semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
                                   size_t *n, struct semel_settled *out, struct item ***ret_items,
                                   struct semel_error *err);
 /* After the commit: acts for the deliveries, counts, alerts. */
 semel_status semel__work_report(struct work *work, struct semel_error *err);
 void semel__item_end(struct work *work, struct item *item); /* what the row becomes by item->ending */
-/* Transactions over items until every one is settled, cut as needed. */
-/* Moves those that have no end yet to the front, in their order: how many they are. */
+/* Moves the items that have no end yet to the front, in their order, and returns their number. */
 size_t semel__items_open(struct item **items, size_t n);
-/* Not OK: so many have failed in a row that the route pauses. */
+/* Not OK: so many messages have failed in a row that the route pauses. */
 semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_error *err);
-/* When one of the key of items[done - 1] was not accepted (the parking bound), those of the key from `done` on stay
- * with the source too, although their turn may have come meanwhile: how many that are. */
+/* If a message with the key of items[done - 1] was not accepted (the parking bound), the items of that key from `done`
+ * on stay with the source, too, although their turn may have come meanwhile. Returns their number. */
 size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, size_t done, size_t n);
+/* Runs transactions over the items, and cuts the batch as needed, until every item is settled. */
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
 
 /* leases.c: claims in one transaction; ends of leases in one transaction. */
@@ -161,9 +161,9 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
 enum lease_op { LEASE_FINISH, LEASE_RELEASE, LEASE_APART, LEASE_RENEW, LEASE_RECOVER };
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err);
-/* The environment failed in the middle of a run, with `status`: the leases of what has no end yet are given back, and
- * nobody is charged. What ran together runs alone next: if it was a message after all, it stands in nobody's way. One
- * that ran alone and lost its connection keeps its lease: its start counts. */
+/* The environment failed in the middle of a run, with `status`: releases the leases of items without an end; no attempt
+ * counts. Items that ran together run alone next, in case one of their messages caused the failure. An item that ran
+ * alone and lost its connection keeps its lease, so that its start counts. */
 void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size_t n, semel_status status);
 /* Items for leases, with their endings if there are any, sorted into run order; memory from the inbox's arena. */
 semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases,

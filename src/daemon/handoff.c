@@ -540,7 +540,7 @@ static bool pop_one(struct worker_queue *queue, struct semel_answer *back, struc
     return true;
 }
 
-/* Under the lock. What follows a delivery that was given back goes back as well. */
+/* Under the lock. Deliveries behind one that was given back go back as well. */
 static bool pop_all(struct worker_queue *queue, size_t max, struct semel_answer *back,
                     struct semel_delivery *deliveries, size_t *n)
 {

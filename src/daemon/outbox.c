@@ -145,7 +145,7 @@ static const struct semel_relay_table *table_of(const struct semel_conf_outbox *
     return semel__str_given(conf->table.name) ? &conf->table : NULL;
 }
 
-/* What a digest is made of. Each part ends with a NUL, which no setting contains. */
+/* The parts of a digest. Each part ends with a NUL, which no setting contains. */
 struct parts {
     struct semel_str at[2 * (1 + SEMEL_SINK_PLACE_PARTS + 1 + SEMEL_SETTING_LIST_MAX + 12)];
     size_t n;

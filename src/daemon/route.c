@@ -211,7 +211,7 @@ semel_status semel__daemon_settings_ask(struct daemon_worker *worker, struct sem
 
 /* ---- held ---------------------------------------------------------------------------------------- */
 
-/* What time does by itself, by the rules under which the rows were stored. */
+/* Housekeeping (core/house.h), under the consumer's stored settings. */
 static semel_status keep_house(struct daemon_worker *worker, size_t *ret_n, struct semel_error *err)
 {
     struct semel_inbox *inbox = &worker->inbox;
@@ -539,7 +539,7 @@ static void keep_alive(struct source *source)
         source->down = true;
 }
 
-/* What runs is finished by the workers, and answered. */
+/* Waits until the workers have finished and answered the messages that they run. */
 static void finish(struct source *source)
 {
     while (!workers_ended(source->route)) {

@@ -360,7 +360,7 @@ static void rest(struct daemon_worker *worker, int64_t until_us, int64_t now_us,
     (void)worker_wait(worker, wait_ms, false);
 }
 
-/* Whoever has the probe keeps it from the others: so only who has a message takes it, or who must connect first. */
+/* A worker that has the probe keeps others from probing: it asks for it only with a message, or if it must connect. */
 static void probe(struct daemon_worker *worker, int wait_ms)
 {
     bool down = worker->pump.store_down || worker->pump.broker_down;
@@ -451,9 +451,9 @@ static void run_pull(void *arg)
  * Such a worker claims, calls, renews and commits the ends.
  *
  * Invariants: a call starts only after its claim was committed, and at most `concurrency` run. Leases are renewed at a
- * third of their time, whatever the calls do. An end is committed, or tried again until it is: what a call came to is
- * not forgotten while this process lives; if it dies, the lease runs out. No message is charged for a call that
- * certainly did nothing. What is unknown is asked for (E2) and never repeated on a guess. An outage makes few unknown
+ * third of their time, whatever the calls do. The worker tries to commit an end until it is committed: the result of a
+ * call is kept as long as this process lives; if it dies, the lease runs out. A call that certainly did nothing is no
+ * attempt. The worker asks for unknown outcomes (E2) and never repeats a call on a guess. An outage makes few unknown
  * outcomes: a route that pauses asks for one of them before it tries a message, and at `unknown_max` nothing starts.
  */
 
@@ -983,7 +983,7 @@ static void outside_turn(struct outside *o)
         settle(o);
 }
 
-/* What runs is waited for, as long as there is patience; then it is given up and recorded as what it is. */
+/* Waits for running calls, up to the limit for stopping; then cancels them and records their outcome as it is known. */
 static void outside_finish(struct outside *o)
 {
     struct semel_daemon *daemon = o->worker->route->daemon;

@@ -68,7 +68,7 @@ struct ext_table {
     semel_status (*run)(struct ext_call *call, struct semel_error *err);
 };
 
-/* What the modules are registered with: `aux` of each. */
+/* `aux` of each module, with which it is registered. */
 struct ext_module {
     struct ext *ext;
     const struct ext_table *table;

@@ -324,7 +324,7 @@ static void submit(struct guard *g)
 
 /* ==== replays ==================================================================================== */
 
-/* What is replayed: a row, or the answer of a leader. */
+/* An answer that is replayed: of a row, or of a leader. */
 struct replay {
     int code;
     struct semel_str headers, body, origin;
@@ -343,7 +343,7 @@ static bool send_rest(struct guard *g)
     return g->rest.n == 0;
 }
 
-/* The answer is complete, or never will be. What the client has not got of a whole one follows first. */
+/* The answer is complete, or never will be. If it is complete, the client gets the rest of it first. */
 static void end_client(struct guard *g)
 {
     struct semel_http_exchange *x = g->x;
@@ -596,7 +596,7 @@ static bool copy_pairs(struct semel_arena *arena, const struct semel_http_pair *
     return *ret != NULL;
 }
 
-/* What has become of the key, as far as the answer is known. */
+/* Decides how the key ends, as far as the answer is known. */
 static void judge(struct guard *g, bool sent, bool whole)
 {
     const struct semel_key_answer answer = {.sent = sent, .whole = whole, .code = g->status, .said = g->said};
@@ -870,7 +870,7 @@ static void count_end(struct guard *g)
     }
 }
 
-/* Those behind it get the answer that was stored, unless each caller is to be checked. */
+/* Requests that wait behind this one get the stored answer, unless each caller must be checked. */
 static void settle_stored(struct guard *g, bool stored)
 {
     bool bodiless = g->streams || !g->rule->set.store_body;
@@ -1403,7 +1403,7 @@ static bool is_busy(void *ctx)
     return guards->n > 0 && !guards->gave_up;
 }
 
-/* What is left is with the keeper, which goes on for a while; the calls end by themselves. */
+/* The keeper still has jobs, and goes on for a while; the calls end by themselves. */
 static void on_give_up(void *ctx)
 {
     struct semel_guards *guards = ctx;

@@ -353,7 +353,7 @@ static semel_status parse_rules(const struct semel_sql_desc *desc, struct sql_ru
     return status;
 }
 
-/* What a set must have, except what only the server can check. */
+/* Checks the statement of a set, except for what only the server can check. */
 static semel_status check_set(const struct sql_shape *shape, const struct semel_sql_desc *desc,
                               enum semel_sql_dialect dialect, const struct sql_rule *rules, struct semel_error *err)
 {

@@ -2,7 +2,7 @@
  *
  * keys.c: idempotency keys: begin, claim; renew, finish and fail by token. The rules are core's (core/keys.h).
  *
- * What was begun must have its end before the transaction commits. On PostgreSQL the database refuses the COMMIT; on
+ * A key that was begun must have its end before the transaction commits. PostgreSQL refuses the COMMIT otherwise; on
  * SQLite the handle counts the tokens of keys that were begun, and its commit hook asks. There a begin has a lease,
  * too: nobody can see its row before the COMMIT, and if a savepoint has undone an end behind our back, it runs out.
  *
@@ -134,8 +134,8 @@ static void show(const struct semel_key_claim *claim, bool is_time, struct semel
     }
 }
 
-/* Whether the claim was committed is unknown, and nothing was done under it yet. Who can renew the lease has the claim,
- * for certain after that commit (P98); else nobody has it. UNKNOWN: that cannot be found out now. */
+/* It is unknown whether the claim was committed, and nothing was done under it yet. If its lease can be renewed it is
+ * ours, for certain after that commit (P98); else nobody has it. UNKNOWN: that cannot be found out now. */
 static semel_status claim_again(struct semel *s, const struct semel_key_ops *ops, const struct semel_key_claim *claim,
                                 int64_t lease_us, struct semel_error *err)
 {

@@ -1093,7 +1093,7 @@ static void send_next(struct semel_conn *conn)
     }
 }
 
-/* What was queued has been sent. */
+/* All queued bytes were sent. */
 static void stream_sent(struct semel_conn *conn)
 {
     struct semel_http_exchange *x = conn->x;

@@ -64,7 +64,7 @@ static semel_status tls_load(SSL_CTX *ctx, const char *cert_file, const char *ke
     return SEMEL_OK;
 }
 
-/* What both sides have in common. */
+/* A context with the settings that client and server share. */
 static semel_status context_new(SSL_CTX **ret, const SSL_METHOD *method, struct semel_error *err)
 {
     SSL_CTX *ctx = SSL_CTX_new(method);

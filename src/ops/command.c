@@ -193,7 +193,7 @@ static semel_status act_one(struct semel_ops *ops, const struct semel_instructio
     return status;
 }
 
-/* What a command does to others: a forced retry leaves versions behind that are missing, a discard frees business keys
+/* Effects of a command on other messages: a forced retry leaves missing versions behind, a discard frees business keys
  * that others wait for (A6). */
 static semel_status besides(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
                             struct semel_buf *text, struct semel_error *err)
@@ -732,9 +732,9 @@ static size_t chunk_size(const struct semel_bulk *b)
     return rate > 0 && (size_t)paced < b->chunk_max ? (size_t)paced : b->chunk_max;
 }
 
-/* What an earlier run of this selection retried in vain, such as its probe, is a dead letter again: when the rest went
- * well, it is retried, too. Not what this run has retried. Two who resume at once share them: the row has changed for
- * the second. */
+/* Messages that an earlier run of this selection retried in vain, such as its probe, are dead letters again: when the
+ * rest went well they are retried, too, but not those that this run has retried. If two processes resume at once they
+ * share these messages: for the second one the row has changed. */
 static semel_status choose_again(struct semel_bulk *b, struct semel_selected **ret, size_t *ret_n,
                                  struct semel_error *err)
 {
@@ -809,7 +809,7 @@ static void was_changed(struct semel_answer *answer)
     snprintf(answer->text, sizeof answer->text, "was not touched: %s", answer->cause);
 }
 
-/* After a commit of unknown outcome: the marks tell. */
+/* After a commit of unknown outcome: was it committed? The marks show it. */
 static semel_status was_done(struct semel_bulk *b, const struct semel_selected *first, bool *ret_done,
                              struct semel_error *err)
 {
@@ -849,7 +849,7 @@ static semel_status act_on(struct semel_bulk *b, const struct semel_selected *ch
 
 /* ---- working through it -------------------------------------------------------------------------- */
 
-/* What was skipped or refused costs nobody anything, and is not waited for. */
+/* Messages that were skipped or refused do not count for the rate. */
 static void went(struct semel_bulk *b, int64_t n)
 {
     int64_t rate = b->options.rate, now_us = semel__steady_us(), step_us = rate > 0 ? n * 1000000 / rate : 0;

@@ -30,7 +30,7 @@ static bool one_line(struct semel_arena *arena, struct semel_str json, struct se
     return true;
 }
 
-/* What is stored, not the defaults: those are the same for all. */
+/* The stored settings, without the defaults, which are the same for all consumers. */
 semel_status semel__ops_consumer_line(struct semel_ops *ops, struct semel_str name, struct semel_consumer_line *ret,
                                       struct semel_error *err)
 {

@@ -257,7 +257,7 @@ bool semel__ops_purged(struct semel_ops *ops, struct semel_str consumer, struct 
     return false;
 }
 
-/* What is wrong with the row is known to who reads it under its whole name. */
+/* Reads the row under its whole name, and reports the damage that this finds. */
 void semel__ops_damage(struct semel_ops *ops, struct semel_str consumer, struct semel_str source, struct semel_str id,
                        struct semel_buf *why, struct semel_buf *next)
 {

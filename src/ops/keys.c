@@ -4,8 +4,8 @@
  *
  * Invariants: a command locks the key's row, reads it again, and only then judges. A request that is running is left
  * alone, unless force is given; an answer that is stored never changes. The end names the key's token, so that whoever
- * ran the request can not end it a second time, and is written in one transaction with its line of the audit. What was
- * answered is shown only where it is asked for.
+ * ran the request can not end it a second time, and is written in one transaction with its line of the audit. Answers
+ * are shown only on request.
  */
 #include <stdio.h>
 

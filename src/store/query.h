@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * query.h: what operators ask of a store on a SQL database: counts, lists, groups, the history of a message, frozen
+ * query.h: operators' queries to a store on a SQL database: counts, lists, groups, the history of a message, frozen
  * selections, the events of the outbox, and idempotency keys.
  *
  * Nothing here decides or runs anything. Reads take no locks that a consumer would wait for, and are bounded: a list
@@ -17,8 +17,8 @@
 #include "core/relay.h"
 #include "core/store.h"
 
-/* Everything that is given must match. Indexes serve an id (best with its consumer and source), and states that are not
- * final; whatever else is asked reads all rows in their order, until enough are found. */
+/* A row must match all members that are given. Indexes serve an id (best with its consumer and source), and statuses
+ * that are not final; any other query reads all rows in their order, until enough are found. */
 struct semel_filter {
     struct semel_str consumer, source, id, type, order_key; /* not given: any */
     unsigned states;                                        /* bit mask 1 << state; 0: any */

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT
  *
- * records.h: the operations of the store contract that are written once, over the SQL port (sql.h). What
- * operators ask is in query.h.
+ * records.h: the operations of the store contract that are written once, over the SQL port (sql.h). Queries
+ * of operators are in query.h.
  *
  *   records_admit.c       order keys, business keys and rows: locked, inserted, read
  *   records_consumers.c   settings and names of consumers
  *   records_counts.c      how many rows, how many events
- *   records_events.c      what operators ask of the outbox and do to its events
- *   records_history.c     what people did; what else is known of one message
+ *   records_events.c      operators' queries of the outbox, and their changes of its events
+ *   records_history.c     the audit log; attempts, conflicts and business keys of one message
  *   records_idempotency.c  idempotency keys, and what operators ask of them
  *   records_keep.c        watermark, purge
  *   records_list.c        lists and groups of the inbox; frozen selections
  *   records_mapped.c      a table of the user's in place of the outbox
  *   records_outbox.c      events
  *   records_positions.c   positions of sources
- *   records_relay.c       what the relay reads and writes
- *   records_scan.c        a row of the inbox as it is read; bounded looks at it
- *   records_schema.c      which schema is there; migrations
- *   records_settle.c      what rows and keys become
+ *   records_relay.c       the relay's scans, shards and lease
+ *   records_scan.c        reading a row of the inbox; scans with a limit
+ *   records_schema.c      the version of the schema; migrations
+ *   records_settle.c      changes of rows and keys at the end of a batch
  */
 #ifndef SEMEL_STORE_RECORDS_H
 #define SEMEL_STORE_RECORDS_H

@@ -3,20 +3,20 @@
  * records_admit.c: admit and fetch: order keys, business keys and rows are locked, rows are inserted and read.
  *
  * admit, as round trips of PostgreSQL:
- *   1. lock the order keys and look at them, take the business keys, insert all rows, read the watermarks;
- *   2. of what the insert refused, read the final rows;
- *   3. of the rest, lock the business keys that they hold and the rows, and read them. A row that was committed while
- *      the insert waited for it is in no snapshot but a later one (P12).
+ *   1. lock and read the order keys, insert the business keys, insert all rows, read the watermarks;
+ *   2. of the rows that the insert refused, read those that are final;
+ *   3. lock the other rows and the business keys that they hold, and read them. A row that was committed while the
+ *      insert waited for it can be seen only by a later snapshot (P12).
  *
- * A batch is mostly like the one before. If most of that was there already, the final rows are read in the first trip,
- * and only the others are inserted. It changes nothing of what is decided: the primary key refuses, and a final row
- * never changes. Above READ COMMITTED, and where commits wait for a standby, nothing is read without a lock: there our
- * own COMMIT has to wait as well, so that nothing is acknowledged that only this server knows (P16).
+ * A batch is mostly like the one before. If most messages of that had rows already, the first trip reads final rows,
+ * and only the other messages are inserted. The decisions are the same: the primary key refuses, and a final row never
+ * changes. Above READ COMMITTED, and where commits wait for a standby, no row is read without a lock: there our own
+ * COMMIT has to wait as well, so that no message is acknowledged whose row only this server has (P16).
  *
  * On SQLite the write lock is held since begin: the locks are "none", and each run steps through its items at once. A
  * batch of which all final rows were read first has drawn no number and written nothing: its COMMIT writes nothing, and
- * waits for no disk. What is committed there was synchronised before anybody could read it (P24), where every writer of
- * the file has synchronous=FULL (docs/guarantees.md).
+ * waits for no disk. A committed row was synchronised before anybody could read it (P24), if every writer of the file
+ * has synchronous=FULL (docs/guarantees.md).
  *
  * Invariants: locks are taken in the order of the items; the watermarks are read after the insert (P60); the facts of a
  * key leave out what this transaction inserted; a row that was refused and is gone again, or came back, is contention
@@ -75,7 +75,7 @@ static const struct sql_field facts_fields[] = {
     SQL_FIELD(struct semel_key, head_version, head_version),
 };
 
-/* What is none of ours is left out, and said of the key. */
+/* Versions that Semel cannot have written are left out, and the key is marked as damaged. */
 static semel_status read_versions(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
     struct keys *keys = ctx;
@@ -494,7 +494,7 @@ static semel_status find_locked(struct admission *a, struct semel_error *err)
     const struct sql_set *each = SQL_EACH_OF(item_fields, a->items, a->n);
     struct sql_noted locked = {a->marks, sizeof(*a->marks), 0, true};
     semel__db_start(a->db, "reading the inbox");
-    /* What runs now may end so that they are free. */
+    /* The messages that run now may free these keys when they end. */
     semel__db_run(a->db, SQL_business_lock, &a->once, each, NULL, NULL);
     semel__db_run(a->db, a->db->standby ? SQL_inbox_lock : SQL_inbox_lock_open, &a->once, each, semel__db_read_noted,
                   &locked);

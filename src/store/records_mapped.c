@@ -37,7 +37,7 @@ struct column {
     bool not_null;
 };
 
-/* What a column of the table is to an event. */
+/* The parts of an event that columns of the table can be. */
 enum role { ORDER, ID, KIND, WHOSE, TYPE, PAYLOAD, HEADERS, DESTINATION, CREATED, MARK, ROLES };
 
 #define TEXTS "text varchar bpchar name uuid int2 int4 int8"

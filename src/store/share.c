@@ -161,7 +161,7 @@ static bool share_busy(struct semel_store *store)
     return ((struct handle *)store)->entered > 0 && inner->ops->busy(inner);
 }
 
-/* What is passed on as it is. */
+/* Operations that only take the lock around the same operation of the connection. */
 #define PASS(op, params, ...)                                     \
     static semel_status share_##op params                         \
     {                                                             \

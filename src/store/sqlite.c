@@ -239,7 +239,7 @@ struct plan {
     bool plain[PARAMS_MAX]; /* a member whose bytes tell whether its value is another one */
 };
 
-/* What is bound to the parameters of one item. A text is bound by its address. */
+/* The values that are bound to the parameters of one item. A text is bound by its address. */
 struct slot {
     size_t n_bound;
     struct sql_value bound[PARAMS_MAX];

@@ -21,10 +21,10 @@ extern const struct semel_store_ops semel__store_sqlite;
 semel_status semel__store_sqlite_wrap(struct semel_store **ret, struct sqlite3 *db,
                                       const struct semel_store_options *options, struct semel_error *err);
 
-/* Who is asked before a transaction on this connection commits, and told when one has ended. `may_commit` returning
- * false makes the COMMIT a rollback; neither may touch the connection. On a wrapped handle this takes the connection's
- * commit and rollback hooks until the store is closed; where the witness would refuse then, the open transaction stays
- * refused. NULL: nobody. INVALID: another store has the hooks of the connection. */
+/* The witness is asked before a transaction on this connection commits, and called when one has ended. If `may_commit`
+ * returns false the COMMIT is a rollback; neither may touch the connection. On a wrapped handle the witness has the
+ * connection's commit and rollback hooks until the store is closed; a transaction that it would refuse then stays
+ * refused. NULL: no witness. INVALID: another store has the hooks of the connection. */
 struct semel_sqlite_witness {
     void *ctx;
     bool (*may_commit)(void *ctx);
@@ -37,7 +37,7 @@ semel_status semel__sqlite_witness(struct semel_store *store, const struct semel
  * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */
 semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, struct semel_error *err);
 
-/* The SQLite in use, as its library numbers it, and what a person should read of it at the start (P26). */
+/* The version of SQLite in use, and what the daemon's log should say of it at the start (P26). */
 int semel__sqlite_version(void);
 void semel__sqlite_about(int version, char *out, size_t size);
 /* The size of the write-ahead log (P25); SEMEL_NONE: there is none, or the handle is the caller's own. */
