@@ -224,7 +224,7 @@ static int group(struct cli *cli, struct semel_ops *ops, const struct semel_quer
         return cli_fail_error(status, &err, "grouping the inbox");
     int code = print_groups(cli, &groups, groups.n);
     if (groups.capped)
-        cli_fail(code, "only the first %d messages that match were looked at", SEMEL_GROUPED_MAX);
+        cli_fail(code, "only the first %d messages that match were read", SEMEL_GROUPED_MAX);
     return code;
 }
 

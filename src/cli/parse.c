@@ -287,8 +287,8 @@ static int check_operands(const struct cli_args *args)
     if (args->n_operands < command->operands_min)
         return cli_fail(CLI_USAGE, "semel %s needs more: semel %s %s", args->path, args->path, command->operands);
     if (args->n_operands > command->operands_max)
-        return cli_fail(CLI_USAGE, "semel %s: '%s' is one word too many; semel %s --help says what is right",
-                        args->path, args->operands[command->operands_max], args->path);
+        return cli_fail(CLI_USAGE, "semel %s: '%s' is an unexpected argument; see semel %s --help", args->path,
+                        args->operands[command->operands_max], args->path);
     return CLI_OK;
 }
 
@@ -539,7 +539,8 @@ static int run(struct cli *cli, const struct cli_args *args)
     for (size_t i = 0; i < cli_n(args); i++) {
         const char *word = cli_operand(args, i);
         if (command->children == NULL)
-            return cli_fail(CLI_USAGE, "semel %s has no commands of its own; '%s' is one word too many", path, word);
+            return cli_fail(CLI_USAGE, "semel %s has no commands of its own; '%s' is an unexpected argument", path,
+                            word);
         const struct cli_command *child = child_of(command, word);
         if (child == NULL)
             return no_command(command, path, word);

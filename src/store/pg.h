@@ -21,9 +21,9 @@
 #include "store/pg_store.h"
 #include "store/records.h"
 
-#define PG_TRIP_MAX 24      /* statements a trip */
-#define PG_PARAMS_MAX 64    /* parameters a statement */
-#define PG_PREPARED_MAX 128 /* statements of ours a connection */
+#define PG_TRIP_MAX 24      /* statements per trip */
+#define PG_PARAMS_MAX 64    /* parameters per statement */
+#define PG_PREPARED_MAX 128 /* statements of ours per connection */
 #define PG_QUEUED_MAX 24    /* different statements of handlers, and savepoints, that are kept prepared */
 #define PG_SHAPES_MAX 16    /* different inserts that are kept prepared */
 #define PG_SHAPED_MAX 32    /* their columns */
@@ -51,7 +51,7 @@ struct pg_trip {
     bool entered;                   /* something was sent */
     bool limited;                   /* with time-outs in front, as no transaction was open */
     bool synced;                    /* all of it is on its way: nothing may be added */
-    size_t n_slots;                 /* answers to come: one a statement, and one each that had to be prepared */
+    size_t n_slots;                 /* answers to come: one per statement, one more where it is prepared */
     int slots[2 * PG_TRIP_MAX + 5]; /* which statement, or -1: a preparation, -2: none of the caller's, -3: a Sync */
     bool parted;                    /* there is one */
     size_t preparing;               /* the statement after the last one that was answered */

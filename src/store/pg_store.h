@@ -62,7 +62,7 @@ semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_st
  * queued, and wait no longer than a trip does. */
 #define SEMEL_PG_SHAPE_MAX 64
 
-/* A statement that is kept prepared where that is allowed. Zeroed at first; whoever asks keeps one a statement. */
+/* A statement that is kept prepared where that is allowed. Zeroed at first; the caller keeps one per statement. */
 struct semel_pg_kept {
     const void *conn;
     int backend;

@@ -957,7 +957,7 @@ static semel_status sqlite_check(struct semel_store *store, struct semel_error *
     return SEMEL_INVALID;
 }
 
-/* ---- one own connection a process and file ------------------------------------------------------- */
+/* ---- one own connection per process and file ----------------------------------------------------- */
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sqlite_store *registry;

@@ -2,7 +2,7 @@
  *
  * sqlite_store.h: the SQLite driver as other rooms see it. No client header is needed to include it.
  *
- * Invariants: at most one connection of its own a process and file (P26); a handle opened before
+ * Invariants: at most one connection of its own per process and file (P26); a handle opened before
  * fork() is dead in the child, which opens its own.
  */
 #ifndef SEMEL_STORE_SQLITE_STORE_H

@@ -96,7 +96,7 @@ def test_what_came_of_it_is_told_as_json(store):
 @pytest.mark.parametrize("args, code, said", [
     (["x"], 2, "--id is needed"),
     (["--id", "m"], 2, "a payload is needed"),
-    (["--id", "m", "x", "y"], 2, "'y' is one word too many"),
+    (["--id", "m", "x", "y"], 2, "'y' is an unexpected argument"),
     (["--id", "", "x"], 2, "id"),
     (["--id", "i" * 256, "x"], 2, "at most 255"),
     (["--id", "m", "--source", "s" * 256, "x"], 2, "at most 255"),
