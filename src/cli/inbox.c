@@ -1169,11 +1169,11 @@ static int run_resolve(struct cli *cli, const struct cli_args *args)
     return run(cli, args, SEMEL_COMMAND_RESOLVE);
 }
 
-#define ACT_OPTIONS                                                                                        \
-    CLI_REASON_OPTIONS, FILTER_OPTIONS, {"resume", 0, "N", "go on with selection N, whoever has made it"}, \
-        {"rate", 0, "N",                                                                                   \
-         "in bulk: at most N messages per second (default: 50 for retry, else no limit; 0: no limit)"},    \
-        {"yes", 'y', NULL, "in bulk: do not ask"},                                                         \
+#define ACT_OPTIONS                                                                                     \
+    CLI_REASON_OPTIONS, FILTER_OPTIONS, {"resume", 0, "N", "resume selection N, whoever made it"},      \
+        {"rate", 0, "N",                                                                                \
+         "in bulk: at most N messages per second (default: 50 for retry, else no limit; 0: no limit)"}, \
+        {"yes", 'y', NULL, "in bulk: do not ask"},                                                      \
         {"progress", 0, NULL, "in bulk: show the progress also where stderr is no terminal"}, CLI_STORE_OPTION
 
 static const struct cli_option retry_options[] = {

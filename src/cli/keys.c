@@ -307,7 +307,7 @@ static const struct cli_command resolve = {
     .operands_max = 2,
     .options = resolve_options,
     .help = "With --code the key is completed, and the same request gets this answer from now on. With --not-done it\n"
-            "is released, and the next request runs. Only somebody who has looked can know which of them is true.\n"
+            "is released, and the next request runs. Find out first which of them is true.\n"
             "\n"
             "Examples:\n"
             "  semel keys resolve customer-17 7d0f1f2e-8a4b-4c55 --code 201 --body @charge.json --reason 'ticket 811'\n"
@@ -317,7 +317,7 @@ static const struct cli_command resolve = {
 
 static const struct cli_command discard = {
     .name = "discard",
-    .summary = "release a key without an answer, whatever became of its work",
+    .summary = "release a key without an answer, although its work may have been done",
     .operands = "CALLER KEY",
     .operands_min = 2,
     .operands_max = 2,

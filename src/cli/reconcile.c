@@ -116,8 +116,8 @@ const struct cli_command cli_reconcile = {
     .help =
         "Asks the other side by the `reconcile` of the file's routes, with the Idempotency-Key of each message, and\n"
         "records the answer: done, refused, or not done, so that it is tried again. A running daemon asks, too, less\n"
-        "and less often; this asks at once and needs no daemon. Nothing is ever repeated on a guess. What nobody can\n"
-        "be asked for is decided by semel inbox resolve, retry or discard.\n"
+        "and less often; this asks at once and needs no daemon. Nothing is ever repeated on a guess. Where nobody can\n"
+        "be asked, decide by semel inbox resolve, retry or discard.\n"
         "\n"
         "Exit codes: 0 nothing is unknown any more; 1 something still is; 2 no route has a reconcile; 3 no such\n"
         "message is unknown; 5 the store fails.\n"

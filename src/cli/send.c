@@ -688,8 +688,8 @@ const struct cli_command cli_send = {
     .operands_max = 1,
     .options = options,
     .help =
-        "Prints what came of it. A duplicate is an answer, not a failure. The message is handled when somebody\n"
-        "works for the consumer: a route of `semel run` (with `from: inbox` it needs no broker), work() of the client\n"
+        "Prints the verdict. A duplicate is an answer, not a failure. The message is handled when a worker of\n"
+        "the consumer takes it: a route of `semel run` (with `from: inbox` it needs no broker), work() of the client\n"
         "for Python or Node, semel_inbox_work or semel_inbox_take in C, or inbox_take in SQL.\n"
         "\n"
         "With --lines each line of stdin is an object with the member id, and where wanted payload (text, or any\n"

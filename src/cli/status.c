@@ -654,7 +654,7 @@ const struct cli_command cli_status = {
         "record was purged would run again.\n"
         "LAG, with --admin, is how many messages the source of a route still has, as of its last answer to that\n"
         "daemon: of partitions those of the daemon's own, of a queue those of the whole queue.\n"
-        "Warnings: dead letters, unknown outcomes, messages in quarantine, work that is due and nobody takes,\n"
+        "Warnings: dead letters, unknown outcomes, messages in quarantine, due work that no worker takes,\n"
         "leases that ran out, dead events, damaged rows; with --admin, circuit breakers that are open.\n"
         "Exit code 1 with --check: there is a warning.\n"
         "\n"

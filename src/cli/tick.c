@@ -277,7 +277,7 @@ static int run(struct cli *cli, const struct cli_args *args)
 
 static const struct cli_option options[] = {
     CLI_STORE_OPTION,
-    {"every", 'e', "TIME", "go on, and look again after this time, such as 1s, until SIGTERM (default: once)"},
+    {"every", 'e', "TIME", "repeat after this time, such as 1s, until SIGTERM (default: once)"},
     {"consumer", 'c', "NAME...", "only this consumer; may be given several times (default: all, and idempotency keys)"},
     {"max", 0, "N", "rows per round (default: 1000)"},
     {NULL, 0, NULL, NULL},

@@ -196,7 +196,7 @@ static void run_lane(void *arg)
             SEMEL__LOG(g->log, SEMEL_LOG_WARN, "cannot reach the store; guarded requests are refused, it tries again",
                        SEMEL_F_STR("gateway", g->conf->name), SEMEL_F_Z("error", why));
         else if (lane->n == 0 && up && !was_up && !first)
-            SEMEL__LOG(g->log, SEMEL_LOG_INFO, "the store is there again", SEMEL_F_STR("gateway", g->conf->name));
+            SEMEL__LOG(g->log, SEMEL_LOG_INFO, "the store is back", SEMEL_F_STR("gateway", g->conf->name));
         first = false;
     } while (semel__keeper_step(g->keeper, lane->n, LANE_MS));
     (void)semel__task_set_up(&lane->task, false, "stopped");
