@@ -252,7 +252,7 @@ static int check_header(const struct reading *r, size_t at)
 }
 
 /* One header of the request. false: no memory. `plain`: the event is in the headers and the body is its data. */
-static bool take_header(struct reading *r, const struct semel_http_pair *header, bool plain)
+static bool parse_header(struct reading *r, const struct semel_http_pair *header, bool plain)
 {
     struct semel_pair *at = &r->common[r->n_common];
     struct semel_str name = header->name;
@@ -268,7 +268,7 @@ static bool take_header(struct reading *r, const struct semel_http_pair *header,
            unescape(r->arena, header->value, &at->value);
 }
 
-static int take_headers(struct reading *r, bool plain)
+static int parse_headers(struct reading *r, bool plain)
 {
     const struct semel_http_request *req = r->req;
     struct semel_str connection = semel__http_header(req, "Connection");
@@ -282,14 +282,14 @@ static int take_headers(struct reading *r, bool plain)
         int status = check_header(r, i);
         if (status != 0)
             return status;
-        if (!take_header(r, &req->headers[i], plain))
+        if (!parse_header(r, &req->headers[i], plain))
             return no_memory(r);
     }
     return 0;
 }
 
 /* A key in quotes, as in the draft, or bare. */
-static void take_key(const struct reading *r, struct ingest_part *part)
+static void parse_key(const struct reading *r, struct ingest_part *part)
 {
     struct semel_str key = semel__http_header(r->req, "Idempotency-Key");
     if (key.n >= 2 && key.p[0] == '"' && key.p[key.n - 1] == '"' && memchr(key.p + 1, '"', key.n - 2) == NULL &&
@@ -354,8 +354,8 @@ static bool add_header(struct reading *r, struct ingest_part *part, const char *
     return lowered(r->arena, prefix, name, &at->name) && semel__arena_copy(r->arena, value, &at->value);
 }
 
-static int take_attributes(struct reading *r, size_t index, const struct semel_json_node *event,
-                           struct ingest_part *part)
+static int parse_attributes(struct reading *r, size_t index, const struct semel_json_node *event,
+                            struct ingest_part *part)
 {
     size_t n = 0;
     for (const struct semel_json_node *node = event->u.first; node != NULL; node = node->next)
@@ -394,8 +394,8 @@ static bool is_json_type(struct semel_str type)
     return !semel__str_given(type) || semel__same_word(end, "/json") || semel__same_word(end, "+json");
 }
 
-static int take_data(struct reading *r, size_t index, const struct semel_json_node *event, struct semel_str raw,
-                     struct ingest_part *part)
+static int parse_data(struct reading *r, size_t index, const struct semel_json_node *event, struct semel_str raw,
+                      struct ingest_part *part)
 {
     const struct semel_json_node *data = member(event, "data"), *coded = member(event, "data_base64");
     const struct semel_json_node *type = member(event, "datacontenttype");
@@ -421,7 +421,7 @@ static int take_data(struct reading *r, size_t index, const struct semel_json_no
     return 0;
 }
 
-static int take_event(struct reading *r, const struct semel_json_node *event, struct semel_str raw)
+static int parse_event(struct reading *r, const struct semel_json_node *event, struct semel_str raw)
 {
     size_t index = r->request->n;
     if (index >= SEMEL_INGEST_BATCH) {
@@ -437,9 +437,9 @@ static int take_event(struct reading *r, const struct semel_json_node *event, st
     struct ingest_part *part = add_part(r);
     if (part == NULL)
         return no_memory(r);
-    int status = take_attributes(r, index, event, part);
+    int status = parse_attributes(r, index, event, part);
     if (status == 0)
-        status = take_data(r, index, event, raw, part);
+        status = parse_data(r, index, event, raw, part);
     if (status != 0)
         return status;
     if (r->n_common > 0)
@@ -465,7 +465,7 @@ static int read_structured(struct reading *r, struct semel_str text)
     int status = parse(r, text, &json);
     if (status != 0)
         return status;
-    status = take_event(r, json->root, text);
+    status = parse_event(r, json->root, text);
     semel__json_free(json);
     return status;
 }
@@ -484,7 +484,7 @@ static int read_batch(struct reading *r, struct semel_str text)
         return 400;
     }
     for (const struct semel_json_node *node = json->root->u.first; node != NULL && status == 0; node = node->next)
-        status = semel__json_next(text, &at, NULL, &raw) ? take_event(r, node, raw) : no_memory(r);
+        status = semel__json_next(text, &at, NULL, &raw) ? parse_event(r, node, raw) : no_memory(r);
     semel__json_free(json);
     return status;
 }
@@ -535,7 +535,7 @@ static int read_request(struct ingest_request *request, size_t body_max, struct 
     bool structured = semel__same_word(type, "application/cloudevents+json");
     bool batch = semel__same_word(type, "application/cloudevents-batch+json");
     bool lines = semel__same_word(type, "application/x-ndjson");
-    int status = take_headers(&r, !structured && !batch && !lines);
+    int status = parse_headers(&r, !structured && !batch && !lines);
     if (status != 0)
         return status;
     request->batch = batch || lines;
@@ -546,7 +546,7 @@ static int read_request(struct ingest_request *request, size_t body_max, struct 
     else
         status = structured ? read_structured(&r, req->body) : read_plain(&r);
     if (status == 0 && !request->batch)
-        take_key(&r, &request->parts[0]);
+        parse_key(&r, &request->parts[0]);
     for (size_t i = 0; i < request->n; i++)
         request->parts[i].request = request;
     request->bytes += request->arena.used;

@@ -182,7 +182,7 @@ static struct semel_series *two(const struct semel_route_stats *route, enum seme
     return semel__metric_at(route->stats->families[family], values);
 }
 
-static void take_counters(struct semel_route_stats *r)
+static void bind_counters(struct semel_route_stats *r)
 {
     r->batch = one(r, SEMEL_FAMILY_BATCH);
     r->handling = one(r, SEMEL_FAMILY_HANDLING);
@@ -204,7 +204,7 @@ static void take_counters(struct semel_route_stats *r)
 }
 
 /* Final rows have counters; a gauge of them would have to read far too many rows. */
-static void take_gauges(struct semel_route_stats *r)
+static void bind_gauges(struct semel_route_stats *r)
 {
     for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         if (semel__state_final(s))
@@ -240,8 +240,8 @@ struct semel_route_stats *semel__stats_route(struct semel_stats *stats, struct s
     route->next = stats->routes;
     stats->routes = route;
     semel__gauge_set(two(route, SEMEL_FAMILY_ROUTE, guarantee), 1);
-    take_counters(route);
-    take_gauges(route);
+    bind_counters(route);
+    bind_gauges(route);
     return route;
 }
 

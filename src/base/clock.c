@@ -37,7 +37,7 @@ struct reader {
     const char *p, *end;
 };
 
-static bool take_char(struct reader *r, char upper)
+static bool parse_char(struct reader *r, char upper)
 {
     if (r->p == r->end || (*r->p != upper && *r->p != upper + ('a' - 'A')))
         return false;
@@ -45,7 +45,7 @@ static bool take_char(struct reader *r, char upper)
     return true;
 }
 
-static bool take_mark(struct reader *r, char mark)
+static bool parse_mark(struct reader *r, char mark)
 {
     if (r->p == r->end || *r->p != mark)
         return false;
@@ -53,7 +53,7 @@ static bool take_mark(struct reader *r, char mark)
     return true;
 }
 
-static bool take_digits(struct reader *r, int count, int min, int max, int *ret)
+static bool parse_digits(struct reader *r, int count, int min, int max, int *ret)
 {
     int value = 0;
     for (int i = 0; i < count; i++, r->p++) {
@@ -66,10 +66,10 @@ static bool take_digits(struct reader *r, int count, int min, int max, int *ret)
 }
 
 /* Optional; digits past the sixth are cut. */
-static bool take_fraction(struct reader *r, int *ret_us)
+static bool parse_fraction(struct reader *r, int *ret_us)
 {
     *ret_us = 0;
-    if (!take_mark(r, '.'))
+    if (!parse_mark(r, '.'))
         return true;
     const char *first = r->p;
     for (int scale = 100000; r->p < r->end && semel__is_digit(*r->p); r->p++, scale /= 10)
@@ -77,16 +77,16 @@ static bool take_fraction(struct reader *r, int *ret_us)
     return r->p > first;
 }
 
-static bool take_zone(struct reader *r, int *ret_seconds)
+static bool parse_zone(struct reader *r, int *ret_seconds)
 {
     *ret_seconds = 0;
-    if (take_char(r, 'Z'))
+    if (parse_char(r, 'Z'))
         return true;
-    bool west = take_mark(r, '-');
-    if (!west && !take_mark(r, '+'))
+    bool west = parse_mark(r, '-');
+    if (!west && !parse_mark(r, '+'))
         return false;
     int hours, minutes;
-    if (!take_digits(r, 2, 0, 23, &hours) || !take_mark(r, ':') || !take_digits(r, 2, 0, 59, &minutes))
+    if (!parse_digits(r, 2, 0, 23, &hours) || !parse_mark(r, ':') || !parse_digits(r, 2, 0, 59, &minutes))
         return false;
     *ret_seconds = (hours * 60 + minutes) * (west ? -60 : 60);
     return true;
@@ -103,13 +103,13 @@ static int leap_years_before(int year)
 }
 
 /* Days since 1970-01-01; false when the month has no such day. */
-static bool take_date(struct reader *r, int64_t *ret_days)
+static bool parse_date(struct reader *r, int64_t *ret_days)
 {
     static const int lengths[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
     static const int before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
     int year, month, day;
-    if (!take_digits(r, 4, 1969, 9999, &year) || !take_mark(r, '-') || !take_digits(r, 2, 1, 12, &month) ||
-        !take_mark(r, '-') || !take_digits(r, 2, 1, 31, &day))
+    if (!parse_digits(r, 4, 1969, 9999, &year) || !parse_mark(r, '-') || !parse_digits(r, 2, 1, 12, &month) ||
+        !parse_mark(r, '-') || !parse_digits(r, 2, 1, 31, &day))
         return false;
     bool leap = is_leap(year);
     if (day > lengths[month - 1] + (leap && month == 2))
@@ -125,9 +125,9 @@ bool semel__time_parse(struct semel_str s, int64_t *ret_us)
     struct reader r = {s.p, s.p != NULL ? s.p + s.n : NULL};
     int64_t days;
     int hour, minute, second, fraction_us, zone_seconds;
-    if (!take_date(&r, &days) || !take_char(&r, 'T') || !take_digits(&r, 2, 0, 23, &hour) || !take_mark(&r, ':') ||
-        !take_digits(&r, 2, 0, 59, &minute) || !take_mark(&r, ':') || !take_digits(&r, 2, 0, 60, &second) ||
-        !take_fraction(&r, &fraction_us) || !take_zone(&r, &zone_seconds) || r.p != r.end)
+    if (!parse_date(&r, &days) || !parse_char(&r, 'T') || !parse_digits(&r, 2, 0, 23, &hour) || !parse_mark(&r, ':') ||
+        !parse_digits(&r, 2, 0, 59, &minute) || !parse_mark(&r, ':') || !parse_digits(&r, 2, 0, 60, &second) ||
+        !parse_fraction(&r, &fraction_us) || !parse_zone(&r, &zone_seconds) || r.p != r.end)
         return false;
 
     int64_t seconds = days * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second - zone_seconds;

@@ -89,7 +89,7 @@ static size_t plain_run(const char *p, const char *end)
 /* ---- escapes ------------------------------------------------------------------------------------- */
 
 /* Four hexadecimal digits; false leaves *p where it was. */
-static bool take_hex4(const char **p, const char *end, uint32_t *ret)
+static bool scan_hex4(const char **p, const char *end, uint32_t *ret)
 {
     uint32_t value = 0;
     if (end - *p < 4)
@@ -107,11 +107,11 @@ static bool take_hex4(const char **p, const char *end, uint32_t *ret)
 
 /* After "\u". A character past U+FFFF takes two escapes, and half of one is no character. Returns NULL, or what is
  * wrong. */
-static const char *take_unicode(const char **p, const char *end, uint32_t *ret)
+static const char *scan_unicode(const char **p, const char *end, uint32_t *ret)
 {
     static const char half[] = "half of a surrogate pair";
     uint32_t c, low;
-    if (!take_hex4(p, end, &c))
+    if (!scan_hex4(p, end, &c))
         return "a bad escape";
     if (c == 0)
         return "a NUL in a string";
@@ -121,7 +121,7 @@ static const char *take_unicode(const char **p, const char *end, uint32_t *ret)
         if (end - *p < 2 || (*p)[0] != '\\' || (*p)[1] != 'u')
             return half;
         *p += 2;
-        if (!take_hex4(p, end, &low) || low < 0xDC00 || low > 0xDFFF)
+        if (!scan_hex4(p, end, &low) || low < 0xDC00 || low > 0xDFFF)
             return half;
         c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
     }
@@ -131,14 +131,14 @@ static const char *take_unicode(const char **p, const char *end, uint32_t *ret)
 
 /* Reads the escape whose backslash is at *p, which moves past it: 1 to 4 bytes to `out`, which may be the place of the
  * escape. 0: malformed, with the reason in *ret_why. */
-static size_t take_escape(const char **p, const char *end, char *out, const char **ret_why)
+static size_t scan_escape(const char **p, const char *end, char *out, const char **ret_why)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     uint32_t code;
     char c = end - *p > 1 ? (*p)[1] : '\0';
     *p += end - *p > 1 ? 2 : 1;
     if (c == 'u') {
-        *ret_why = take_unicode(p, end, &code);
+        *ret_why = scan_unicode(p, end, &code);
         return *ret_why == NULL ? semel__utf8_put(code, out) : 0;
     }
     const char *name = c != '\0' ? strchr(names, c) : NULL;
@@ -156,7 +156,7 @@ static bool at_digit(const struct cursor *c)
 }
 
 /* Skips digits; false when there is none. */
-static bool take_digits(struct cursor *c)
+static bool scan_digits(struct cursor *c)
 {
     const char *first = c->p;
     while (at_digit(c))
@@ -165,19 +165,19 @@ static bool take_digits(struct cursor *c)
 }
 
 /* Checks the grammar only. */
-static bool take_number(struct cursor *c, bool *ret_integer)
+static bool scan_number(struct cursor *c, bool *ret_integer)
 {
     *ret_integer = true;
     if (at(c, '-'))
         c->p++;
     if (at(c, '0'))
         c->p++;
-    else if (!take_digits(c))
+    else if (!scan_digits(c))
         return false;
     if (at(c, '.')) {
         *ret_integer = false;
         c->p++;
-        if (!take_digits(c))
+        if (!scan_digits(c))
             return false;
     }
     if (at(c, 'e') || at(c, 'E')) {
@@ -185,7 +185,7 @@ static bool take_number(struct cursor *c, bool *ret_integer)
         c->p++;
         if (at(c, '+') || at(c, '-'))
             c->p++;
-        if (!take_digits(c))
+        if (!scan_digits(c))
             return false;
     }
     return !at_digit(c); /* a leading zero */
@@ -227,7 +227,7 @@ static bool next_is(const struct parser *ps, char c)
 static semel_status parse_escape(struct parser *ps, char **w)
 {
     const char *p = ps->p, *why;
-    size_t n = take_escape(&p, ps->end, *w, &why);
+    size_t n = scan_escape(&p, ps->end, *w, &why);
     if (n == 0)
         return refuse(ps, ps->p, why);
     ps->p += p - ps->p;
@@ -270,7 +270,7 @@ static semel_status parse_number(struct parser *ps, struct semel_json_node *node
 {
     const char *start = ps->p;
     struct cursor c = {ps->p, ps->end};
-    bool integer, sound = take_number(&c, &integer);
+    bool integer, sound = scan_number(&c, &integer);
     ps->p += c.p - ps->p;
     if (!sound)
         return refuse(ps, ps->p, "a bad number");
@@ -511,7 +511,7 @@ bool semel__json_pointer_valid(struct semel_str pointer)
 }
 
 /* Cuts the first token, without its slash, from a pointer that is not empty. */
-static struct semel_str take_token(struct semel_str *pointer)
+static struct semel_str scan_token(struct semel_str *pointer)
 {
     const char *p = pointer->p + 1, *end = pointer->p + pointer->n;
     const char *slash = memchr(p, '/', (size_t)(end - p));
@@ -562,7 +562,7 @@ static const struct semel_json_node *find_element(const struct semel_json_node *
 static const struct semel_json_node *find(const struct semel_json_node *node, struct semel_str pointer)
 {
     while (node != NULL && pointer.n > 0) {
-        struct semel_str token = take_token(&pointer);
+        struct semel_str token = scan_token(&pointer);
         if (node->tag == SEMEL_JSON_TAG_OBJECT)
             node = find_member(node, token);
         else if (node->tag == SEMEL_JSON_TAG_ARRAY)
@@ -855,7 +855,7 @@ static bool short_number(struct shortened *s)
     char text[SEMEL_NUMBER_TEXT];
     struct cursor c = s->c;
     bool integer;
-    if (!take_number(&c, &integer))
+    if (!scan_number(&c, &integer))
         return false;
     const struct semel_str token = {s->c.p, (size_t)(c.p - s->c.p)};
     if (is_short(token, integer)) {
@@ -1091,17 +1091,17 @@ static bool next_member(struct cursor *c, bool first, struct semel_str *ret_name
 }
 
 /* One byte of a string, or one character that was escaped: 1 to 4 bytes to `out`; 0: it is malformed. */
-static size_t take_char(struct cursor *c, char out[4])
+static size_t scan_char(struct cursor *c, char out[4])
 {
     const char *why;
     if (*c->p == '\\')
-        return take_escape(&c->p, c->end, out, &why);
+        return scan_escape(&c->p, c->end, out, &why);
     out[0] = *c->p++;
     return 1;
 }
 
 /* The first character of a token of a pointer, with ~0 and ~1. */
-static char take_token_char(struct semel_str *token)
+static char scan_token_char(struct semel_str *token)
 {
     char ch = *token->p;
     if (ch == '~' && token->n > 1) {
@@ -1122,9 +1122,9 @@ static bool token_spells(struct semel_str token, struct semel_str name)
         return token.n == name.n && memcmp(token.p, name.p, name.n) == 0;
     while (c.p < c.end) {
         char bytes[4];
-        size_t n = take_char(&c, bytes);
+        size_t n = scan_char(&c, bytes);
         for (size_t i = 0; i < n; i++)
-            if (token.n == 0 || take_token_char(&token) != bytes[i])
+            if (token.n == 0 || scan_token_char(&token) != bytes[i])
                 return false;
         if (n == 0)
             return false;
@@ -1174,7 +1174,7 @@ struct semel_str semel__json_find(struct semel_str text, struct semel_str pointe
     struct cursor c = {text.p, text.p + text.n};
     pass_blanks(&c);
     while (pointer.n > 0) {
-        struct semel_str token = take_token(&pointer);
+        struct semel_str token = scan_token(&pointer);
         bool found = at(&c, '{') ? enter_object(&c, token) : at(&c, '[') && enter_array(&c, token);
         if (!found)
             return (struct semel_str){0};
@@ -1229,7 +1229,7 @@ bool semel__json_decode(struct semel_str raw, struct semel_arena *arena, struct 
         return false;
     while (c.p < c.end) {
         char bytes[4];
-        size_t some = take_char(&c, bytes);
+        size_t some = scan_char(&c, bytes);
         *ret_sound = some > 0 && n + some <= size;
         if (!*ret_sound)
             return false;

@@ -379,7 +379,7 @@ __attribute__((format(printf, 3, 4))) static enum semel_signature_result refused
     return result;
 }
 
-static void take_item(struct checking *c, struct semel_str item)
+static void parse_item(struct checking *c, struct semel_str item)
 {
     const size_t n = strlen(c->signature->prefix);
 
@@ -394,7 +394,7 @@ static void take_item(struct checking *c, struct semel_str item)
         c->listed[c->n_listed++] = (struct semel_str){item.p + n, item.n - n};
 }
 
-static void take_items(struct checking *c, struct semel_str header)
+static void parse_items(struct checking *c, struct semel_str header)
 {
     const char separator = c->signature->separator;
 
@@ -406,7 +406,7 @@ static void take_items(struct checking *c, struct semel_str header)
             from++;
         while (to > from && header.p[to - 1] == ' ')
             to--;
-        take_item(c, (struct semel_str){header.p + from, to - from});
+        parse_item(c, (struct semel_str){header.p + from, to - from});
         header = (struct semel_str){header.p + n + (end != NULL), header.n - n - (end != NULL)};
     }
 }
@@ -523,7 +523,7 @@ static enum semel_signature_result read_headers(struct checking *c, const struct
         return refused(c, SEMEL_SIGNATURE_NONE, "there is no header %s", s->id);
     c->id = taken->id;
     c->timestamp = taken->timestamp;
-    take_items(c, taken->signature);
+    parse_items(c, taken->signature);
     if (c->n_listed == 0)
         return refused(c, SEMEL_SIGNATURE_NONE, "the header %s has none%s%s", s->header,
                        s->prefix[0] != '\0' ? " that begins with " : "", s->prefix);

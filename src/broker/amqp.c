@@ -100,7 +100,7 @@ static bool number_in(const char *text, int64_t low, int64_t high, int *ret)
 }
 
 /* HOST, HOST:PORT, [ADDRESS], [ADDRESS]:PORT */
-static bool take_host(struct amqp_conf *conf, char *text)
+static bool parse_host(struct amqp_conf *conf, char *text)
 {
     char *port;
 
@@ -121,7 +121,7 @@ static bool take_host(struct amqp_conf *conf, char *text)
 }
 
 /* USER:PASSWORD@HOST:PORT/VHOST; `text` belongs to the conf. */
-static bool take_place(struct amqp_conf *conf, char *text)
+static bool parse_place(struct amqp_conf *conf, char *text)
 {
     char *vhost = cut(strchr(text, '/'));
     char *host = cut(strrchr(text, '@'));
@@ -136,7 +136,7 @@ static bool take_place(struct amqp_conf *conf, char *text)
     if (vhost != NULL && (strchr(vhost, '/') != NULL || !semel__unescape(vhost)))
         return false;
     conf->vhost = vhost != NULL && vhost[0] != '\0' ? vhost : "/";
-    return take_host(conf, host != NULL ? host : text);
+    return parse_host(conf, host != NULL ? host : text);
 }
 
 static semel_status check(const struct semel_amqp_options *o, struct semel_error *err)
@@ -185,7 +185,7 @@ static size_t length(const struct semel_amqp_options *o)
     return n;
 }
 
-static semel_status take_url(struct amqp_conf *conf, const char *url, struct semel_error *err)
+static semel_status parse_url(struct amqp_conf *conf, const char *url, struct semel_error *err)
 {
     char *text = (char *)(uintptr_t)keep(conf, url); /* in our own memory */
 
@@ -194,12 +194,12 @@ static semel_status take_url(struct amqp_conf *conf, const char *url, struct sem
     else if (strncmp(text, "amqp://", 7) != 0)
         return wrong_url(err);
     conf->port = conf->tls ? PORT_TLS : PORT;
-    if (strpbrk(text, " \t\r\n?#") != NULL || !take_place(conf, text + (conf->tls ? 8 : 7)))
+    if (strpbrk(text, " \t\r\n?#") != NULL || !parse_place(conf, text + (conf->tls ? 8 : 7)))
         return wrong_url(err);
     return SEMEL_OK;
 }
 
-static void take_rest(struct amqp_conf *conf, const struct semel_amqp_options *o)
+static void copy_rest(struct amqp_conf *conf, const struct semel_amqp_options *o)
 {
     if (o->user != NULL) {
         conf->user = keep(conf, o->user);
@@ -236,9 +236,9 @@ semel_status semel__amqp_configure(struct amqp_conf *conf, const struct semel_am
     conf->text = semel__alloc(n);
     if (conf->text == NULL)
         return semel__fail_memory(err);
-    status = take_url(conf, o->url, err);
+    status = parse_url(conf, o->url, err);
     if (status == SEMEL_OK)
-        take_rest(conf, o);
+        copy_rest(conf, o);
     if (status == SEMEL_OK && (strlen(conf->user) > AMQP_SHORT_MAX || strlen(conf->password) > SECRET_MAX ||
                                strlen(conf->vhost) > AMQP_SHORT_MAX))
         status = wrong(err, "the user or the vhost is longer than 255 bytes, or the password than 4096");
@@ -326,7 +326,7 @@ static bool make_room(struct amqp_window *window)
     return true;
 }
 
-bool semel__amqp_window_take(struct amqp_window *window, uint64_t number, uint64_t *ret_tag)
+bool semel__amqp_window_enter(struct amqp_window *window, uint64_t number, uint64_t *ret_tag)
 {
     assert(window->epoch != 0 && number <= NUMBER_MASK && window->low == window->high);
     assert(window->n == window->first || window->at[window->n - 1].number < number);
@@ -799,7 +799,7 @@ static void check_whole(struct amqp_build *build)
     build->stage = AMQP_STAGE_WHOLE;
 }
 
-static semel_status take_header(struct amqp_build *build, const amqp_frame_t *frame, struct semel_error *err)
+static semel_status handle_header(struct amqp_build *build, const amqp_frame_t *frame, struct semel_error *err)
 {
     const amqp_basic_properties_t *properties = frame->payload.properties.decoded;
     const uint64_t size = frame->payload.properties.body_size;
@@ -823,7 +823,7 @@ semel_status semel__amqp_build_content(struct amqp_build *build, const amqp_fram
                                                                         : (struct semel_str){NULL, 0};
 
     if (frame->frame_type == AMQP_FRAME_HEADER)
-        return build->stage == AMQP_STAGE_HEADER ? take_header(build, frame, err) : misplaced(err);
+        return build->stage == AMQP_STAGE_HEADER ? handle_header(build, frame, err) : misplaced(err);
     if (build->stage != AMQP_STAGE_BODY || piece.n > build->n_body - build->have)
         return misplaced(err);
     if (piece.n > 0)
@@ -1005,14 +1005,14 @@ static semel_status ready(struct amqp *amqp, struct semel_error *err)
 
 /* ---- giving back -------------------------------------------------------------------------------------- */
 
-static semel_status take_answer(struct amqp *amqp, const amqp_method_t *method, struct semel_error *err);
+static semel_status handle_answer(struct amqp *amqp, const amqp_method_t *method, struct semel_error *err);
 
 /* A frame of the connection or of the questions. */
-static semel_status take_aside(struct amqp *amqp, const amqp_frame_t *frame, struct semel_error *err)
+static semel_status handle_aside(struct amqp *amqp, const amqp_frame_t *frame, struct semel_error *err)
 {
     if (frame->frame_type != AMQP_FRAME_METHOD || frame->channel == AMQP_CHANNEL)
         return SEMEL_OK;
-    return frame->channel == AMQP_ASKING ? take_answer(amqp, &frame->payload.method, err)
+    return frame->channel == AMQP_ASKING ? handle_answer(amqp, &frame->payload.method, err)
                                          : semel__amqp_link_method(&amqp->reader, &frame->payload.method, err);
 }
 
@@ -1026,7 +1026,7 @@ static semel_status forget_frames(struct amqp *amqp, struct semel_error *err)
         bool got;
         status = semel__amqp_receive(&amqp->reader, 0, &frame, &got, err);
         if (status == SEMEL_OK && got)
-            status = take_aside(amqp, &frame, err);
+            status = handle_aside(amqp, &frame, err);
     }
     return status;
 }
@@ -1096,7 +1096,7 @@ static semel_status ask_queue(struct amqp *amqp, struct semel_error *err)
                               : status;
 }
 
-static semel_status take_answer(struct amqp *amqp, const amqp_method_t *method, struct semel_error *err)
+static semel_status handle_answer(struct amqp *amqp, const amqp_method_t *method, struct semel_error *err)
 {
     amqp_channel_close_ok_t ok = {0};
 
@@ -1126,7 +1126,7 @@ static semel_status serve(struct amqp *amqp, struct semel_error *err)
 
 /* ---- poll --------------------------------------------------------------------------------------------- */
 
-static semel_status take_method(struct amqp *amqp, const amqp_method_t *method, struct semel_error *err)
+static semel_status handle_method(struct amqp *amqp, const amqp_method_t *method, struct semel_error *err)
 {
     switch (method->id) {
     case AMQP_BASIC_DELIVER_METHOD:
@@ -1140,7 +1140,7 @@ static semel_status take_method(struct amqp *amqp, const amqp_method_t *method, 
 }
 
 /* Receives one frame, if one comes in time. */
-static semel_status take_frame(struct amqp *amqp, int64_t wait_us, bool *ret_got, struct semel_error *err)
+static semel_status handle_frame(struct amqp *amqp, int64_t wait_us, bool *ret_got, struct semel_error *err)
 {
     amqp_frame_t frame;
     semel_status status = semel__amqp_receive(&amqp->reader, wait_us, &frame, ret_got, err);
@@ -1148,11 +1148,11 @@ static semel_status take_frame(struct amqp *amqp, int64_t wait_us, bool *ret_got
     if (status != SEMEL_OK || !*ret_got)
         return status;
     if (frame.channel != AMQP_CHANNEL)
-        return take_aside(amqp, &frame, err);
+        return handle_aside(amqp, &frame, err);
     if (amqp->window.epoch == 0)
         return SEMEL_OK;
     if (frame.frame_type == AMQP_FRAME_METHOD)
-        return take_method(amqp, &frame.payload.method, err);
+        return handle_method(amqp, &frame.payload.method, err);
     return semel__amqp_build_content(&amqp->build, &frame, err);
 }
 
@@ -1162,7 +1162,7 @@ static bool hand_over(struct amqp *amqp, struct semel_arena *arena, struct semel
     if (amqp->window.cut == 0) { /* otherwise it is given back already */
         if (!semel__amqp_build_copy(&amqp->build, arena, d) ||
             !semel__arena_copy(arena, semel__str(amqp->conf.queue), &d->source) ||
-            !semel__amqp_window_take(&amqp->window, amqp->build.number, &d->tag))
+            !semel__amqp_window_enter(&amqp->window, amqp->build.number, &d->tag))
             return false;
         ++*n;
     }
@@ -1180,7 +1180,7 @@ static semel_status take(struct amqp *amqp, size_t max, struct semel_arena *aren
 
     while (status == SEMEL_OK && got && *ret_n < max && arena->used - used < POLL_BYTES) {
         if (amqp->build.stage != AMQP_STAGE_WHOLE)
-            status = take_frame(amqp, 0, &got, &amqp->error);
+            status = handle_frame(amqp, 0, &got, &amqp->error);
         else if (!hand_over(amqp, arena, &deliveries[*ret_n], ret_n))
             return *ret_n == 0 ? semel__fail_memory(err) : SEMEL_OK;
     }
@@ -1242,8 +1242,9 @@ static semel_status amqp_poll(struct semel_broker *broker, size_t max, int wait_
         if (n > 0 || (read && semel__steady_us() >= until_us))
             break;
         read = true;
-        status = amqp->build.stage == AMQP_STAGE_WHOLE ? rest(amqp, quiet_us(amqp, until_us), &amqp->error)
-                                                       : take_frame(amqp, quiet_us(amqp, until_us), &got, &amqp->error);
+        status = amqp->build.stage == AMQP_STAGE_WHOLE
+                     ? rest(amqp, quiet_us(amqp, until_us), &amqp->error)
+                     : handle_frame(amqp, quiet_us(amqp, until_us), &got, &amqp->error);
         if (status != SEMEL_OK)
             return die(amqp, &amqp->error, err);
     }

@@ -636,7 +636,7 @@ static void note_return(struct sending *s, const amqp_basic_return_t *back)
     memcpy(s->routing_key, amqp_str(back->routing_key).p, s->n_routing_key);
 }
 
-static void take_return(struct sending *s, const amqp_basic_properties_t *properties)
+static void handle_return(struct sending *s, const amqp_basic_properties_t *properties)
 {
     const bool has_id = (properties->_flags & AMQP_BASIC_MESSAGE_ID_FLAG) != 0;
     const struct semel_str id = has_id ? amqp_str(properties->message_id) : (struct semel_str){NULL, 0};
@@ -655,7 +655,7 @@ static void take_return(struct sending *s, const amqp_basic_properties_t *proper
     }
 }
 
-static semel_status take_method(struct sending *s, const amqp_method_t *method, struct semel_error *err)
+static semel_status handle_method(struct sending *s, const amqp_method_t *method, struct semel_error *err)
 {
     if (method->id == AMQP_BASIC_ACK_METHOD) {
         const amqp_basic_ack_t *ack = method->decoded;
@@ -681,9 +681,9 @@ static semel_status receive_one(struct sending *s, int64_t wait_us, bool *ret_go
     if (status != SEMEL_OK || !*ret_got)
         return status;
     if (frame.frame_type == AMQP_FRAME_METHOD)
-        return take_method(s, &frame.payload.method, err);
+        return handle_method(s, &frame.payload.method, err);
     if (frame.frame_type == AMQP_FRAME_HEADER && frame.payload.properties.class_id == AMQP_BASIC_CLASS)
-        take_return(s, frame.payload.properties.decoded);
+        handle_return(s, frame.payload.properties.decoded);
     return SEMEL_OK;
 }
 

@@ -77,7 +77,7 @@ void semel__amqp_window_begin(struct amqp_window *window); /* a new channel */
 void semel__amqp_window_end(struct amqp_window *window);   /* the channel is gone: all tags are fenced */
 void semel__amqp_window_done(struct amqp_window *window);
 /* The number is above all earlier ones. false: no memory, and nothing has changed. */
-bool semel__amqp_window_take(struct amqp_window *window, uint64_t number, uint64_t *ret_tag);
+bool semel__amqp_window_enter(struct amqp_window *window, uint64_t number, uint64_t *ret_tag);
 bool semel__amqp_window_has(const struct amqp_window *window, uint64_t tag); /* false: fenced */
 bool semel__amqp_window_ack(struct amqp_window *window, uint64_t tag);       /* false: fenced */
 /* The next acknowledgement to send, for this number or for all up to it. false: there is none. */

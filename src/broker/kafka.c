@@ -195,7 +195,7 @@ static bool make_room(struct kafka_lane *lane)
     return true;
 }
 
-bool semel__kafka_lane_take(struct kafka_lanes *lanes, struct kafka_lane *lane, int64_t offset, uint64_t *ret_tag)
+bool semel__kafka_lane_enter(struct kafka_lanes *lanes, struct kafka_lane *lane, int64_t offset, uint64_t *ret_tag)
 {
     const uint64_t place = (uint64_t)(lane - lanes->at);
 
@@ -1336,7 +1336,7 @@ static bool deliver(struct kafka *kafka, struct kafka_lane *lane, const rd_kafka
     lane->batch = kafka->batch;
     const bool doubt = lane->next_seq < SEMEL_KAFKA_DOUBT || message->offset <= lane->highest;
     if (!make_delivery(message, lane->source, arena, ret) ||
-        !semel__kafka_lane_take(&kafka->lanes, lane, message->offset, &ret->tag))
+        !semel__kafka_lane_enter(&kafka->lanes, lane, message->offset, &ret->tag))
         return false;
     ret->lane = lane->number;
     ret->delivery = doubt ? 2 : 0;

@@ -365,7 +365,7 @@ int semel__kafka_certificate(rd_kafka_t *rk, const char *broker, int32_t id, int
 
 /* Splits a reason: the place, without the number of the broker, which is "bootstrap" for those of the settings; and the
  * text, without the time that it took. */
-static void take_apart(const char *reason, struct semel_str *ret_where, struct semel_str *ret_said)
+static void split_reason(const char *reason, struct semel_str *ret_where, struct semel_str *ret_said)
 {
     const char *end = strstr(reason, ": "), *time;
     const size_t n = end != NULL ? (size_t)(end - reason) : 0;
@@ -388,7 +388,7 @@ void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, c
     char at[96], text[SAID], ours[SAID];
     const char *hint = "";
 
-    take_apart(reason, &where, &said);
+    split_reason(reason, &where, &said);
     semel__str_show(at, sizeof at, where);
     semel__str_show(text, sizeof text, said);
     rename_settings(ours, sizeof ours, text);
@@ -420,7 +420,7 @@ bool semel__kafka_topic_is_valid(struct semel_str topic)
     return topic.n > 0 && topic.n <= KAFKA_TOPIC_MAX && !semel__str_eqz(topic, ".") && !semel__str_eqz(topic, "..");
 }
 
-static semel_status take_topics(struct kafka *kafka, const struct semel_kafka_options *o, struct semel_error *err)
+static semel_status parse_topics(struct kafka *kafka, const struct semel_kafka_options *o, struct semel_error *err)
 {
     char shown[64];
 
@@ -506,7 +506,7 @@ semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafk
     kafka->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
     kafka->writer = rd_kafka_conf_new();
     kafka->reader = o->topics.n > 0 ? rd_kafka_conf_new() : NULL;
-    status = take_topics(kafka, o, err);
+    status = parse_topics(kafka, o, err);
     if (status == SEMEL_OK)
         status = set_all(kafka, defaults, COUNT(defaults), err);
     for (size_t i = 0; status == SEMEL_OK && i < o->properties.n; i++)

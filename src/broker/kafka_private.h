@@ -73,7 +73,7 @@ void semel__kafka_lane_drop(struct kafka_lanes *lanes, struct kafka_lane *lane);
 void semel__kafka_lanes_done(struct kafka_lanes *lanes);
 enum kafka_offer semel__kafka_lane_offer(const struct kafka_lane *lane, int64_t offset);
 /* false: no memory, and nothing has changed. */
-bool semel__kafka_lane_take(struct kafka_lanes *lanes, struct kafka_lane *lane, int64_t offset, uint64_t *ret_tag);
+bool semel__kafka_lane_enter(struct kafka_lanes *lanes, struct kafka_lane *lane, int64_t offset, uint64_t *ret_tag);
 bool semel__kafka_lane_ack(struct kafka_lanes *lanes, uint64_t tag); /* false: fenced */
 /* Marks the lane to go back and to pause for at least delay_ms; false: fenced. No acknowledgement comes before the
  * rewind. */

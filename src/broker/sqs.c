@@ -93,7 +93,7 @@ static bool queue_is_valid(const char *queue)
     return n > 0 && n <= QUEUE_MAX && good > 0 && (good == n || strcmp(queue + good, ".fifo") == 0);
 }
 
-static semel_status take_url(struct sqs_conf *conf, const char *url, struct semel_error *err)
+static semel_status parse_url(struct sqs_conf *conf, const char *url, struct semel_error *err)
 {
     const char *host = url != NULL ? strstr(url, "://") : NULL, *path, *queue;
 
@@ -155,7 +155,7 @@ static semel_status check(const struct semel_sqs_options *o, struct semel_error 
 
 static semel_status conf_read(struct sqs_conf *conf, const struct semel_sqs_options *o, struct semel_error *err)
 {
-    semel_status status = take_url(conf, o->url, err);
+    semel_status status = parse_url(conf, o->url, err);
 
     if (status == SEMEL_OK)
         status = check(o, err);
@@ -282,7 +282,7 @@ static int64_t half_of(int seconds)
     return seconds * SQS_SECOND_US / 2;
 }
 
-uint64_t semel__sqs_held_take(struct sqs_held *held, const struct sqs_message *message, int64_t now_us)
+uint64_t semel__sqs_held_enter(struct sqs_held *held, const struct sqs_message *message, int64_t now_us)
 {
     const struct sqs_message *m = message;
     struct sqs_slot *slot;
@@ -602,12 +602,12 @@ static void give_back_damaged(struct sqs *sqs, const struct sqs_batch *batch)
     }
 }
 
-static void take_batch(struct sqs *sqs, struct sqs_batch *batch, int64_t begun_us)
+static void enter_batch(struct sqs *sqs, struct sqs_batch *batch, int64_t begun_us)
 {
     const int64_t now_us = now(sqs);
 
     for (size_t i = 0; i < batch->n; i++)
-        batch->messages[i].tag = semel__sqs_held_take(&sqs->held, &batch->messages[i], now_us);
+        batch->messages[i].tag = semel__sqs_held_enter(&sqs->held, &batch->messages[i], now_us);
     give_back_damaged(sqs, batch);
     sqs->receive_us = batch->n == 0 ? semel__time_add(begun_us, EMPTY_US) : now_us;
     sqs->wide = batch->n == 0 ? 1 : 2 * batch->n < SQS_BATCH ? sqs->wide : 2 * sqs->wide;
@@ -637,7 +637,7 @@ static void end_receive(struct sqs *sqs, struct sqs_call *call)
         err.status = SEMEL_RETRY; /* an unreadable answer is no error of the settings */
     }
     if (status == SEMEL_OK) {
-        take_batch(sqs, batch, call->begun_us);
+        enter_batch(sqs, batch, call->begun_us);
         return;
     }
     sqs->small |= call->answer.full;

@@ -118,7 +118,7 @@ void semel__sqs_held_settle(struct sqs_held *held); /* keeps only messages that 
 /* NULL: fenced, or never ours. */
 struct sqs_slot *semel__sqs_held_find(struct sqs_held *held, uint64_t tag);
 /* Takes a slot for a received message, and fences older slots of it. 0: no memory, or no room. */
-uint64_t semel__sqs_held_take(struct sqs_held *held, const struct sqs_message *message, int64_t now_us);
+uint64_t semel__sqs_held_enter(struct sqs_held *held, const struct sqs_message *message, int64_t now_us);
 bool semel__sqs_held_ack(struct sqs_held *held, uint64_t tag, int64_t now_us);
 /* Gives back this one and all behind it in its group. false: fenced. */
 bool semel__sqs_held_back(struct sqs_held *held, uint64_t tag, int delay_s, int64_t now_us);

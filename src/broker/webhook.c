@@ -385,7 +385,7 @@ static bool add_lines(struct call *call)
 /* ---- curl's callbacks ----------------------------------------------------------------------------------- */
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */
-static size_t take_head(char *p, size_t size, size_t n, void *ctx)
+static size_t on_head(char *p, size_t size, size_t n, void *ctx)
 {
     struct call *call = ctx;
 
@@ -397,7 +397,7 @@ static size_t take_head(char *p, size_t size, size_t n, void *ctx)
 }
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */
-static size_t take_body(char *p, size_t size, size_t n, void *ctx)
+static size_t on_body(char *p, size_t size, size_t n, void *ctx)
 {
     struct call *call = ctx;
 
@@ -448,9 +448,9 @@ static CURLcode set_rules(struct call *call, long timeout_ms)
     SET(CURLOPT_MAXAGE_CONN, IDLE_S);
     SET(CURLOPT_PRIVATE, call);
     SET(CURLOPT_HTTPHEADER, call->lines);
-    SET(CURLOPT_HEADERFUNCTION, take_head);
+    SET(CURLOPT_HEADERFUNCTION, on_head);
     SET(CURLOPT_HEADERDATA, call);
-    SET(CURLOPT_WRITEFUNCTION, take_body);
+    SET(CURLOPT_WRITEFUNCTION, on_body);
     SET(CURLOPT_WRITEDATA, call);
     SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
     SET(CURLOPT_OPENSOCKETDATA, call);

@@ -634,7 +634,7 @@ static int bad_line(struct lines *run, const char *text)
     return cli_fail(CLI_FAILED, "line %lld: %s", (long long)run->n, text);
 }
 
-static int take_line(struct lines *run, struct semel_str line)
+static int correct_line(struct lines *run, struct semel_str line)
 {
     struct semel_str id, source = {0};
     struct semel_find found;
@@ -664,7 +664,7 @@ static int take_line(struct lines *run, struct semel_str line)
 }
 
 /* Until the end, a signal, or a store that fails. */
-static int take_all(struct lines *run, struct semel_str text)
+static int correct_all(struct lines *run, struct semel_str text)
 {
     struct semel_arena arena, *before = run->ops->arena;
     const double size = (double)text.n;
@@ -677,7 +677,7 @@ static int take_all(struct lines *run, struct semel_str text)
         const size_t taken = line.n + (end != NULL);
         run->n++;
         semel__arena_reset(&arena);
-        code = cli_is_blank(line) ? CLI_OK : take_line(run, line);
+        code = cli_is_blank(line) ? CLI_OK : correct_line(run, line);
         first = first == CLI_OK ? code : first;
         text = (struct semel_str){text.p + taken, text.n - taken};
         cli_progress_show(&run->progress, run->n, "lines", 1 - (double)text.n / size);
@@ -719,7 +719,7 @@ static int correct_lines(struct cli *cli, const struct cli_args *args, struct se
         return code;
     cli_signals_catch();
     cli_progress_begin(&run.progress, args);
-    code = take_all(&run, text);
+    code = correct_all(&run, text);
     int printed = print_sum(&run);
     if (printed != CLI_OK)
         return printed;
@@ -948,7 +948,7 @@ static int no_filters(const struct bulk *b)
 }
 
 /* Takes up a selection that somebody has made: its command, reason and force are those written down. */
-static int take_up(struct bulk *b, bool *ret_dry)
+static int resume_bulk(struct bulk *b, bool *ret_dry)
 {
     const char *command = semel__command_name(b->kind);
     struct semel_selection *selection = &b->selection;
@@ -1098,7 +1098,7 @@ static int run_bulk(struct bulk *b)
     struct semel_bulk *run = NULL;
     struct semel_error err = {0};
     bool dry = false;
-    int code = cli_value(b->args, "resume") != NULL ? take_up(b, &dry) : choose(b, &dry);
+    int code = cli_value(b->args, "resume") != NULL ? resume_bulk(b, &dry) : choose(b, &dry);
     if (code != CLI_OK || dry)
         return code;
     semel_status status = semel__bulk_open(&run, &b->ops, &b->selection, &b->options, &err);

@@ -179,7 +179,7 @@ static bool is_given(const struct cli_args *args, const struct cli_option *optio
 }
 
 /* `value` is what stood in the same word; NULL: nothing did, and the next word is asked. */
-static int take_option(struct reader *r, const struct cli_option *option, const char *value)
+static int parse_option(struct reader *r, const struct cli_option *option, const char *value)
 {
     if (is_given(r->args, option) && !option_repeats(option))
         return cli_fail(CLI_USAGE, "--%s is given twice; once is right", option->name);
@@ -199,18 +199,18 @@ static int take_option(struct reader *r, const struct cli_option *option, const 
     return CLI_OK;
 }
 
-static int take_long(struct reader *r, const char *word)
+static int parse_long(struct reader *r, const char *word)
 {
     const char *equals = strchr(word, '=');
     size_t n = equals != NULL ? (size_t)(equals - word) : strlen(word);
     const struct cli_option *option = by_name(r->args->command, (struct semel_str){word + 2, n - 2});
     if (option == NULL)
         return no_option(r->args, word);
-    return take_option(r, option, equals != NULL ? equals + 1 : NULL);
+    return parse_option(r, option, equals != NULL ? equals + 1 : NULL);
 }
 
 /* -n 5, -n5, -hj: letters of flags may share a word, a value takes the rest of it. */
-static int take_letters(struct reader *r, const char *word)
+static int parse_letters(struct reader *r, const char *word)
 {
     for (const char *p = word + 1; *p != '\0'; p++) {
         const struct cli_option *option = by_letter(r->args->command, *p);
@@ -218,14 +218,14 @@ static int take_letters(struct reader *r, const char *word)
             return cli_fail(CLI_USAGE, "semel%s%s has no option '-%c' (in '%s'); -- ends the options",
                             r->args->path[0] != '\0' ? " " : "", r->args->path, *p, word);
         bool valued = option->value != NULL;
-        int code = take_option(r, option, valued && p[1] != '\0' ? p + 1 : NULL);
+        int code = parse_option(r, option, valued && p[1] != '\0' ? p + 1 : NULL);
         if (code != CLI_OK || valued)
             return code;
     }
     return CLI_OK;
 }
 
-static int take_words(struct reader *r)
+static int parse_words(struct reader *r)
 {
     bool ended = false;
     while (r->at < r->n) {
@@ -234,9 +234,9 @@ static int take_words(struct reader *r)
         if (!ended && strcmp(word, "--") == 0)
             ended = true;
         else if (!ended && word[0] == '-' && word[1] == '-')
-            code = take_long(r, word);
+            code = parse_long(r, word);
         else if (!ended && word[0] == '-' && word[1] != '\0')
-            code = take_letters(r, word);
+            code = parse_letters(r, word);
         else
             r->args->operands[r->args->n_operands++] = word;
         if (code != CLI_OK)
@@ -245,8 +245,8 @@ static int take_words(struct reader *r)
     return CLI_OK;
 }
 
-/* The words of the command itself; what follows them is left to take_words. */
-static int take_command(struct reader *r)
+/* The words of the command itself; what follows them is left to parse_words. */
+static int parse_command(struct reader *r)
 {
     struct cli_args *args = r->args;
     args->command = &cli_root;
@@ -302,9 +302,9 @@ int cli_parse(struct cli *cli, int argc, char **argv, struct cli_args *args)
     if (args->given == NULL || args->operands == NULL)
         return cli_fail(CLI_FAILED, "out of memory");
     struct reader r = {.args = args, .words = argv, .n = argc, .at = 1};
-    int code = take_command(&r);
+    int code = parse_command(&r);
     if (code == CLI_OK)
-        code = take_words(&r);
+        code = parse_words(&r);
     if (code != CLI_OK || is_given(args, &option_help))
         return code;
     cli->json = is_given(args, &option_json);

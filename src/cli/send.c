@@ -222,7 +222,7 @@ struct reader {
 };
 
 /* The text of a member; it stays as it was where the line does not have it, or says null. */
-static bool take_text(const struct reader *r, enum member member, struct semel_str *value)
+static bool parse_text(const struct reader *r, enum member member, struct semel_str *value)
 {
     char pointer[32];
     enum semel_json_kind kind = SEMEL_JSON_MISSING;
@@ -239,7 +239,7 @@ static bool take_text(const struct reader *r, enum member member, struct semel_s
     return true;
 }
 
-static bool take_version(const struct reader *r, int64_t *ret)
+static bool parse_version(const struct reader *r, int64_t *ret)
 {
     struct semel_str text = r->values[M_VERSION];
     if (!semel__str_given(text) || semel__str_eqz(text, "null"))
@@ -250,10 +250,10 @@ static bool take_version(const struct reader *r, int64_t *ret)
                        (long long)VERSION_MAX) == SEMEL_OK;
 }
 
-static bool take_time(const struct reader *r, enum member member, int64_t *ret_us)
+static bool parse_time(const struct reader *r, enum member member, int64_t *ret_us)
 {
     struct semel_str text = {0};
-    if (!take_text(r, member, &text))
+    if (!parse_text(r, member, &text))
         return false;
     if (!semel__str_given(text) || semel__time_parse(text, ret_us))
         return true;
@@ -263,7 +263,7 @@ static bool take_time(const struct reader *r, enum member member, int64_t *ret_u
 }
 
 /* A string is the payload itself; anything else is kept as the JSON that it is. */
-static bool take_payload(const struct reader *r, struct semel_str *ret)
+static bool parse_payload(const struct reader *r, struct semel_str *ret)
 {
     struct semel_str text = r->values[M_PAYLOAD];
     if (semel__str_given(r->values[M_PAYLOAD_BASE64]) && semel__str_given(text))
@@ -274,12 +274,12 @@ static bool take_payload(const struct reader *r, struct semel_str *ret)
     if (!semel__str_given(text))
         return semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "payload is missing") == SEMEL_OK;
     if (text.p[0] == '"')
-        return take_text(r, M_PAYLOAD, ret);
+        return parse_text(r, M_PAYLOAD, ret);
     *ret = text;
     return true;
 }
 
-static bool take_headers(const struct reader *r, struct semel_str *ret)
+static bool parse_headers(const struct reader *r, struct semel_str *ret)
 {
     struct semel_str text = r->values[M_HEADERS];
     if (!semel__str_given(text) || semel__str_eqz(text, "null"))
@@ -290,16 +290,16 @@ static bool take_headers(const struct reader *r, struct semel_str *ret)
     return true;
 }
 
-static bool take_msg(struct reader *r, struct semel_msg *msg)
+static bool parse_msg(struct reader *r, struct semel_msg *msg)
 {
-    if (!take_text(r, M_ID, &msg->id))
+    if (!parse_text(r, M_ID, &msg->id))
         return false;
     if (!semel__str_given(msg->id))
         return semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "id is missing") == SEMEL_OK;
-    return take_text(r, M_SOURCE, &msg->source) && take_text(r, M_TYPE, &msg->type) &&
-           take_text(r, M_ORDER_KEY, &msg->order_key) && take_text(r, M_BUSINESS_KEY, &msg->business_key) &&
-           take_time(r, M_TIME, &msg->message_time_us) && take_time(r, M_NOT_BEFORE, &msg->not_before_us) &&
-           take_version(r, &msg->version) && take_payload(r, &msg->payload) && take_headers(r, &msg->headers);
+    return parse_text(r, M_SOURCE, &msg->source) && parse_text(r, M_TYPE, &msg->type) &&
+           parse_text(r, M_ORDER_KEY, &msg->order_key) && parse_text(r, M_BUSINESS_KEY, &msg->business_key) &&
+           parse_time(r, M_TIME, &msg->message_time_us) && parse_time(r, M_NOT_BEFORE, &msg->not_before_us) &&
+           parse_version(r, &msg->version) && parse_payload(r, &msg->payload) && parse_headers(r, &msg->headers);
 }
 
 /* ---- a batch ------------------------------------------------------------------------------------- */
@@ -442,12 +442,12 @@ static bool read_line(struct lines *run, struct semel_str line, struct semel_msg
     if (semel__json_parse(&json, kept, LINE_MAX_BYTES, err) != SEMEL_OK)
         return false;
     struct reader r = {.json = json, .arena = &run->arena, .err = err};
-    bool ok = walk(json, kept, r.values, err) && take_msg(&r, msg);
+    bool ok = walk(json, kept, r.values, err) && parse_msg(&r, msg);
     semel__json_free(json);
     return ok;
 }
 
-static void take_line(struct lines *run, struct semel_str line)
+static void parse_line(struct lines *run, struct semel_str line)
 {
     struct semel_msg msg;
     struct semel_error err = {0};
@@ -474,7 +474,7 @@ static void take_line(struct lines *run, struct semel_str line)
 
 /* Takes what is complete out of the buffer. A line that is too long is given up where it is; `skipping` says that its
  * end is still to come. */
-static void take_lines(struct lines *run, struct semel_buf *buf, bool ended, bool *skipping)
+static void parse_lines(struct lines *run, struct semel_buf *buf, bool ended, bool *skipping)
 {
     size_t at = 0;
     while (run->code == CLI_OK && at < buf->n) {
@@ -484,7 +484,7 @@ static void take_lines(struct lines *run, struct semel_buf *buf, bool ended, boo
             break;
         run->taken += (int64_t)n + 1;
         if (!*skipping)
-            take_line(run, (struct semel_str){buf->p + at, n});
+            parse_line(run, (struct semel_str){buf->p + at, n});
         *skipping = false;
         at += n + (newline != NULL ? 1 : 0);
     }
@@ -530,7 +530,7 @@ static void read_all(struct lines *run)
             run->code = cli_fail(CLI_FAILED, "out of memory");
         ended = n == 0;
         if (ended || (n > 0 && memchr(chunk, '\n', (size_t)n) != NULL))
-            take_lines(run, &buf, ended, &skipping);
+            parse_lines(run, &buf, ended, &skipping);
         if (buf.n > LINE_MAX_BYTES) {
             if (!skipping)
                 too_long(run);

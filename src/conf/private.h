@@ -109,8 +109,8 @@ const struct conf_node *semel__conf_find(const struct conf_node *node, const cha
 bool semel__conf_sound(const struct conf_node *node, const char *path);
 
 /* value.c: one value into its place; false: the mistake was reported. */
-bool semel__conf_take(struct conf_reader *r, const struct semel_setting_spec *setting, struct conf_node *node,
-                      void *at);
+bool semel__conf_parse(struct conf_reader *r, const struct semel_setting_spec *setting, struct conf_node *node,
+                       void *at);
 /* "90" or "\"a b\"" or "a list", for a mistake; nothing of what came from outside. */
 void semel__conf_show(const struct conf_node *node, char *out, size_t size);
 /* "a duration, 1ms to 1d" */

@@ -95,7 +95,7 @@ static struct conf_node *node_new(struct builder *b, enum conf_shape shape, stru
     return node;
 }
 
-static void take_key(struct builder *b, size_t level, struct conf_node *node)
+static void parse_key(struct builder *b, size_t level, struct conf_node *node)
 {
     if (node->shape != CONF_SCALAR) {
         semel__conf_wrong(b->r, node->place, "a key must be text, not a mapping or a list");
@@ -114,7 +114,7 @@ static void hang(struct builder *b, struct conf_node *node)
     size_t level = b->depth - 1;
     struct conf_node *parent = b->stack[level], *key = b->key[level];
     if (parent->shape == CONF_MAPPING && key == NULL) {
-        take_key(b, level, node);
+        parse_key(b, level, node);
         return;
     }
     if (key != NULL) {
@@ -558,7 +558,7 @@ static const char *read_secret(const char *path, char *bytes, struct semel_str *
 }
 
 /* The text of a secret file, in the place of `node`'s own. */
-static void take_secret_file(struct conf_reader *r, struct conf_node *node)
+static void parse_secret_file(struct conf_reader *r, struct conf_node *node)
 {
     struct semel_str path, content;
     char *bytes = semel__alloc(CONF_SECRET_MAX + 1), shown[128];
@@ -1021,14 +1021,14 @@ static void read_subgroup(struct conf_reader *r, const struct semel_setting_spec
 }
 
 /* NAME_file names a file; where NAME may be a list, perhaps several. */
-static void take_secret_files(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
+static void parse_secret_files(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
 {
     bool list = node->shape == CONF_LIST && s->kind == SEMEL_SETTING_TEXTS && node->first != NULL;
     for (struct conf_node *each = list ? node->first : node; each != NULL; each = list ? each->next : NULL) {
         if (!each->bad && (each->shape != CONF_SCALAR || each->text.n == 0))
             semel__conf_must(r, each, "the name of a file");
         else if (!each->bad)
-            take_secret_file(r, each);
+            parse_secret_file(r, each);
         each->bad |= !each->outside;
         node->bad |= each->bad;
     }
@@ -1050,7 +1050,7 @@ static void read_setting(struct conf_reader *r, const struct semel_setting_spec 
     size_t back = enter(r, name);
     const size_t before = r->mistakes->n + r->mistakes->more;
     if (by_file && !node->bad)
-        take_secret_files(r, s, node);
+        parse_secret_files(r, s, node);
     if (node->bad || r->failed) {
         node->tainted = true;
         leave(r, back);
@@ -1093,7 +1093,7 @@ static void read_setting(struct conf_reader *r, const struct semel_setting_spec 
     case SEMEL_SETTING_URL:
     case SEMEL_SETTING_FILE:
     case SEMEL_SETTING_PROGRAM:
-        node->bad |= !semel__conf_take(r, s, node, base + s->offset);
+        node->bad |= !semel__conf_parse(r, s, node, base + s->offset);
         break;
     }
     node->tainted = r->mistakes->n + r->mistakes->more != before || has_tainted(node);
@@ -1112,7 +1112,7 @@ static void set_defaults(struct conf_reader *r, const struct semel_setting_group
         if (s->kind == SEMEL_SETTING_GROUP)
             set_defaults(r, s->group, base + s->offset);
         else if (s->default_text != NULL)
-            semel__conf_take(r, s, &node, base + s->offset);
+            semel__conf_parse(r, s, &node, base + s->offset);
     }
 }
 

@@ -295,7 +295,7 @@ static void put_text(const struct semel_setting_spec *s, void *at, struct semel_
         memcpy(at, &text, sizeof text);
 }
 
-static bool take_text(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_text(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     if (!check_text(r, s, node))
         return false;
@@ -303,7 +303,7 @@ static bool take_text(struct conf_reader *r, const struct semel_setting_spec *s,
     return true;
 }
 
-static bool take_url(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_url(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     const char *why;
     char right[RIGHT], type[RIGHT - 64];
@@ -319,7 +319,7 @@ static bool take_url(struct conf_reader *r, const struct semel_setting_spec *s, 
     return false;
 }
 
-static bool take_address(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_address(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_setting_address *ret = at;
     struct semel_address address;
@@ -349,7 +349,7 @@ static void put_number(const struct semel_setting_spec *s, void *at, int64_t val
         memcpy(at, &value, sizeof(value));
 }
 
-static bool take_number(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_number(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     int64_t value;
     bool scalar = node->shape == CONF_SCALAR;
@@ -365,7 +365,7 @@ static bool take_number(struct conf_reader *r, const struct semel_setting_spec *
     return true;
 }
 
-static bool take_flag(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_flag(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     bool yes = semel__str_eqz(node->text, "true"), no = semel__str_eqz(node->text, "false");
     if (node->shape != CONF_SCALAR || !node->plain || (!yes && !no))
@@ -374,7 +374,7 @@ static bool take_flag(struct conf_reader *r, const struct semel_setting_spec *s,
     return true;
 }
 
-static bool take_word(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_word(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     char right[RIGHT], more[RIGHT + 48];
     size_t n = 0;
@@ -393,7 +393,7 @@ static bool take_word(struct conf_reader *r, const struct semel_setting_spec *s,
 
 /* ---- rules --------------------------------------------------------------------------------------- */
 
-static bool take_rule(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_rule(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_error err;
     if (node->shape != CONF_SCALAR || is_empty(node) || node->text.n == 0)
@@ -406,7 +406,7 @@ static bool take_rule(struct conf_reader *r, const struct semel_setting_spec *s,
     return false;
 }
 
-static bool take_rules(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_rules(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_rules *rules = at;
     struct conf_node *each = node->shape == CONF_LIST ? node->first : node;
@@ -416,14 +416,14 @@ static bool take_rules(struct conf_reader *r, const struct semel_setting_spec *s
     for (; each != NULL; each = node->shape == CONF_LIST ? each->next : NULL) {
         if (rules->n_business == SEMEL_BUSINESS_MAX)
             return wrong_type(r, s, node);
-        ok = !each->bad && take_rule(r, s, each, &rules->business[rules->n_business++]) && ok;
+        ok = !each->bad && parse_rule(r, s, each, &rules->business[rules->n_business++]) && ok;
     }
     return ok;
 }
 
 /* ---- lists --------------------------------------------------------------------------------------- */
 
-static bool take_texts(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_texts(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_setting_list *list = at;
     struct conf_node *each = node->shape == CONF_LIST ? node->first : node;
@@ -476,7 +476,7 @@ static bool pair_ok(struct conf_reader *r, const struct semel_setting_spec *s, c
     return !each->bad && check_text(r, s, each) && (s->names == NULL || listed_value_ok(r, s, each, name));
 }
 
-static bool take_pairs(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_pairs(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_pair *pairs = semel__arena_alloc(&r->owned->arena, SEMEL_SETTING_LIST_MAX, sizeof(*pairs));
     size_t n = 0;
@@ -513,7 +513,7 @@ static bool file_ok(struct conf_reader *r, const struct conf_node *node, const c
     return false;
 }
 
-static bool take_file(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_file(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_str path;
     if (!check_text(r, s, node) || !semel__conf_resolve(r, node->text, &path) || !file_ok(r, node, path.p, R_OK))
@@ -548,11 +548,11 @@ struct program {
     struct semel_str file;
 };
 
-static bool take_program(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+static bool parse_program(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct program found = {0};
     const struct conf_node *first = node->shape == CONF_LIST ? node->first : node;
-    if (!take_texts(r, s, node, &found.argv) || !find_program(r, first, &found.file))
+    if (!parse_texts(r, s, node, &found.argv) || !find_program(r, first, &found.file))
         return false;
     memcpy(at, &found.argv, sizeof(found.argv));
     memcpy((char *)at + s->size, &found.file, sizeof(found.file)); /* the field behind it, or where the table says */
@@ -561,17 +561,17 @@ static bool take_program(struct conf_reader *r, const struct semel_setting_spec 
 
 /* ---- all of them --------------------------------------------------------------------------------- */
 
-bool semel__conf_take(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
+bool semel__conf_parse(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     static bool (*const takes[])(struct conf_reader *, const struct semel_setting_spec *, struct conf_node *,
                                  void *) = {
-        [SEMEL_SETTING_TEXT] = take_text,       [SEMEL_SETTING_WORD] = take_word,
-        [SEMEL_SETTING_NUMBER] = take_number,   [SEMEL_SETTING_TIME] = take_number,
-        [SEMEL_SETTING_FLAG] = take_flag,       [SEMEL_SETTING_RULE] = take_rule,
-        [SEMEL_SETTING_RULES] = take_rules,     [SEMEL_SETTING_TEXTS] = take_texts,
-        [SEMEL_SETTING_PAIRS] = take_pairs,     [SEMEL_SETTING_ADDRESS] = take_address,
-        [SEMEL_SETTING_URL] = take_url,         [SEMEL_SETTING_FILE] = take_file,
-        [SEMEL_SETTING_PROGRAM] = take_program,
+        [SEMEL_SETTING_TEXT] = parse_text,       [SEMEL_SETTING_WORD] = parse_word,
+        [SEMEL_SETTING_NUMBER] = parse_number,   [SEMEL_SETTING_TIME] = parse_number,
+        [SEMEL_SETTING_FLAG] = parse_flag,       [SEMEL_SETTING_RULE] = parse_rule,
+        [SEMEL_SETTING_RULES] = parse_rules,     [SEMEL_SETTING_TEXTS] = parse_texts,
+        [SEMEL_SETTING_PAIRS] = parse_pairs,     [SEMEL_SETTING_ADDRESS] = parse_address,
+        [SEMEL_SETTING_URL] = parse_url,         [SEMEL_SETTING_FILE] = parse_file,
+        [SEMEL_SETTING_PROGRAM] = parse_program,
     };
     return takes[s->kind](r, s, node, at);
 }

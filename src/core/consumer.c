@@ -277,7 +277,7 @@ static void show_node(const struct semel_json_node *node, char *out, size_t size
     snprintf(out, size, "%s%s%s%s", quote, text, node->u.text.n >= sizeof text ? "..." : "", quote);
 }
 
-static bool take_word(const struct member *m, const struct semel_json_node *node, int64_t *ret)
+static bool parse_word(const struct member *m, const struct semel_json_node *node, int64_t *ret)
 {
     const bool flag = node->tag == SEMEL_JSON_TAG_TRUE || node->tag == SEMEL_JSON_TAG_FALSE;
     struct semel_str word = SEMEL_STR("");
@@ -294,7 +294,7 @@ static bool take_word(const struct member *m, const struct semel_json_node *node
     return false;
 }
 
-static bool take_number(const struct member *m, const struct semel_json_node *node, int64_t *ret)
+static bool parse_number(const struct member *m, const struct semel_json_node *node, int64_t *ret)
 {
     const bool string = node->tag == SEMEL_JSON_TAG_STRING;
 
@@ -312,10 +312,10 @@ static bool take(const struct member *m, const struct semel_json_node *node, int
 {
     switch (m->kind) {
     case WORD:
-        return take_word(m, node, ret);
+        return parse_word(m, node, ret);
     case COUNT:
     case TIME:
-        return take_number(m, node, ret);
+        return parse_number(m, node, ret);
     case FLAG:
         *ret = node->tag == SEMEL_JSON_TAG_TRUE;
         return *ret || node->tag == SEMEL_JSON_TAG_FALSE;

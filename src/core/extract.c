@@ -178,7 +178,7 @@ static struct semel_str first_of(const struct semel_delivery *d, const char *con
     return found;
 }
 
-static semel_status take_id(struct extraction *x, struct semel_error *err)
+static semel_status extract_id(struct extraction *x, struct semel_error *err)
 {
     static const char *const names[] = {"ce_id", "id", NULL}, *const webhook[] = {"webhook-id", NULL};
     struct semel_error why;
@@ -198,8 +198,8 @@ static semel_status take_id(struct extraction *x, struct semel_error *err)
     return note_defect(x, SEMEL_DEFECT_NO_ID, "message id", &why, err);
 }
 
-static semel_status take_key(struct extraction *x, const struct semel_rule *rule, const char *field,
-                             struct semel_str *ret, struct semel_error *err)
+static semel_status extract_key(struct extraction *x, const struct semel_rule *rule, const char *field,
+                                struct semel_str *ret, struct semel_error *err)
 {
     struct semel_error why;
     semel_status status = look_up(x, rule, ret, &why, err);
@@ -228,12 +228,12 @@ static semel_status distinguish(struct extraction *x, const struct semel_rule *r
 }
 
 /* Several business keys are distinguished by their rules; a single one is taken as it is. */
-static semel_status take_business(struct extraction *x, struct semel_error *err)
+static semel_status extract_business(struct extraction *x, struct semel_error *err)
 {
     for (size_t i = 0; i < x->rules->n_business; i++) {
         const struct semel_rule *rule = &x->rules->business[i];
         struct semel_str value;
-        semel_status status = take_key(x, rule, "business key", &value, err);
+        semel_status status = extract_key(x, rule, "business key", &value, err);
         if (status == SEMEL_OK && semel__str_given(value) && x->rules->n_business > 1)
             status = distinguish(x, rule, &value, err);
         if (status != SEMEL_OK)
@@ -243,7 +243,7 @@ static semel_status take_business(struct extraction *x, struct semel_error *err)
     return SEMEL_OK;
 }
 
-static semel_status take_version(struct extraction *x, struct semel_error *err)
+static semel_status extract_version(struct extraction *x, struct semel_error *err)
 {
     struct semel_str text;
     struct semel_error why;
@@ -259,7 +259,7 @@ static semel_status take_version(struct extraction *x, struct semel_error *err)
     return note_defect(x, SEMEL_DEFECT_FIELD, "version", &why, err);
 }
 
-static semel_status take_time(struct extraction *x, struct semel_error *err)
+static semel_status extract_time(struct extraction *x, struct semel_error *err)
 {
     struct semel_str text;
     struct semel_error why;
@@ -284,7 +284,7 @@ static semel_status take_time(struct extraction *x, struct semel_error *err)
     return note_defect(x, SEMEL_DEFECT_FIELD, "time", &why, err);
 }
 
-static semel_status take_type(struct extraction *x, struct semel_error *err)
+static semel_status extract_type(struct extraction *x, struct semel_error *err)
 {
     static const char *const names[] = {"ce_type", NULL};
     struct semel_error why;
@@ -294,24 +294,24 @@ static semel_status take_type(struct extraction *x, struct semel_error *err)
     return status;
 }
 
-static semel_status take_fields(struct extraction *x, struct semel_error *err)
+static semel_status extract_fields(struct extraction *x, struct semel_error *err)
 {
     const struct semel_rules *rules = x->rules;
-    semel_status status = take_id(x, err);
+    semel_status status = extract_id(x, err);
     if (status == SEMEL_OK)
-        status = take_type(x, err);
+        status = extract_type(x, err);
     if (status == SEMEL_OK)
-        status = take_key(x, &rules->order, "order key", &x->msg->order_key, err);
+        status = extract_key(x, &rules->order, "order key", &x->msg->order_key, err);
     if (status == SEMEL_OK)
-        status = take_key(x, &rules->lock, "lock key", &x->msg->lock_key, err);
+        status = extract_key(x, &rules->lock, "lock key", &x->msg->lock_key, err);
     if (status == SEMEL_OK)
-        status = take_business(x, err);
+        status = extract_business(x, err);
     if (status == SEMEL_OK)
-        status = take_version(x, err);
-    return status == SEMEL_OK ? take_time(x, err) : status;
+        status = extract_version(x, err);
+    return status == SEMEL_OK ? extract_time(x, err) : status;
 }
 
-static semel_status take_headers(struct extraction *x, struct semel_error *err)
+static semel_status extract_headers(struct extraction *x, struct semel_error *err)
 {
     struct semel_error why;
     semel_status status = semel__headers_of(x->delivery, x->arena, &x->msg->headers, &why);
@@ -322,7 +322,7 @@ static semel_status take_headers(struct extraction *x, struct semel_error *err)
     return status;
 }
 
-static semel_status take_fingerprint(struct extraction *x, struct semel_error *err)
+static semel_status extract_fingerprint(struct extraction *x, struct semel_error *err)
 {
     const bool cut = semel__str_given(x->rules->count);
     semel_status status = cut ? parse_once(x, err) : SEMEL_OK;
@@ -345,11 +345,11 @@ semel_status semel__extract(const struct semel_rules *rules, const struct semel_
     ret_msg->position = delivery->position;
     ret_msg->delivery = delivery->delivery;
     ret_msg->traceparent = semel__pair_find(delivery->headers, delivery->n_headers, SEMEL_STR("traceparent"));
-    semel_status status = take_headers(&x, err);
+    semel_status status = extract_headers(&x, err);
     if (status == SEMEL_OK)
-        status = take_fields(&x, err);
+        status = extract_fields(&x, err);
     if (status == SEMEL_OK && delivery->payload.n <= payload_max)
-        status = take_fingerprint(&x, err);
+        status = extract_fingerprint(&x, err);
     semel__json_free(x.json);
     return status;
 }

@@ -439,7 +439,7 @@ static semel_status read_behind(struct round *round, struct semel_error *err)
 /* ---- reading ahead ------------------------------------------------------------------------------- */
 
 /* Takes the events that were read during the last call; false: there are none, or not all their shards are ours now. */
-static bool take_ahead(struct round *round)
+static bool use_ahead(struct round *round)
 {
     struct semel_relay *relay = round->relay;
     if (!relay->ahead.ready)
@@ -1442,7 +1442,7 @@ static semel_status run_round(struct round *round, struct semel_error *err)
     semel_status status = SEMEL_OK;
     for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
         relay->shards[i].behind.read = false;
-    if (!take_ahead(round)) {
+    if (!use_ahead(round)) {
         status = semel__relay_delete_gone(relay, err);
         relay->ahead.in_a_row = 0;
         if (status == SEMEL_OK)

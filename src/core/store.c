@@ -487,12 +487,13 @@ static void assert_positions_ascend(const struct semel_position *items, size_t n
     }
 }
 
-semel_status semel_store_positions_take(struct semel_store *store, struct semel_str consumer,
-                                        struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err)
+semel_status semel_store_positions_acquire(struct semel_store *store, struct semel_str consumer,
+                                           struct semel_position *items, size_t n, int64_t now_us,
+                                           struct semel_error *err)
 {
     assert(store->in_tx && n <= SEMEL_POSITIONS_MAX);
     assert_positions_ascend(items, n);
-    semel_status status = n > 0 ? store->ops->positions_take(store, consumer, items, n, now_us, err) : SEMEL_OK;
+    semel_status status = n > 0 ? store->ops->positions_acquire(store, consumer, items, n, now_us, err) : SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         assert(items[i].epoch > 0 && (items[i].offset == SEMEL_NONE || items[i].offset >= 0));
     return status;

@@ -451,8 +451,8 @@ struct semel_store_ops {
 
     /* Raises the epochs of these partitions. In: source and partition of each. Out: the epoch, 1 where there was no
      * row, and the offset. */
-    semel_status (*positions_take)(struct semel_store *store, struct semel_str consumer, struct semel_position *items,
-                                   size_t n, int64_t now_us, struct semel_error *err);
+    semel_status (*positions_acquire)(struct semel_store *store, struct semel_str consumer,
+                                      struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
     /* Moves each position to its offset if its epoch is still the given one; otherwise sets `fenced`. Never moves back:
      * a lower offset changes nothing. SEMEL_NONE: only checks, and locks the epoch until the transaction ends. */
     semel_status (*positions_move)(struct semel_store *store, struct semel_str consumer, struct semel_position *items,
@@ -547,9 +547,9 @@ semel_status semel_store_affected(struct semel_store *store, struct semel_str co
 semel_status semel_store_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                    struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                    struct semel_error *err);
-semel_status semel_store_positions_take(struct semel_store *store, struct semel_str consumer,
-                                        struct semel_position *items, size_t n, int64_t now_us,
-                                        struct semel_error *err);
+semel_status semel_store_positions_acquire(struct semel_store *store, struct semel_str consumer,
+                                           struct semel_position *items, size_t n, int64_t now_us,
+                                           struct semel_error *err);
 semel_status semel_store_positions_move(struct semel_store *store, struct semel_str consumer,
                                         struct semel_position *items, size_t n, int64_t now_us,
                                         struct semel_error *err);

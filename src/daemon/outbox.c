@@ -286,9 +286,8 @@ static int turn(struct daemon_outbox *outbox, int *failures)
     (void)semel__task_set_up(&outbox->task, false, err.text);
     semel__stats_relay_up(outbox->stats, false);
     if (*failures == 1)
-        SEMEL__LOG(outbox->log, SEMEL_LOG_WARN, "the relay failed; retrying",
-                   SEMEL_F_STR("outbox", outbox->conf->name), SEMEL_F_Z("error", err.text),
-                   SEMEL_F_INT("retry_ms", pause_ms));
+        SEMEL__LOG(outbox->log, SEMEL_LOG_WARN, "the relay failed; retrying", SEMEL_F_STR("outbox", outbox->conf->name),
+                   SEMEL_F_Z("error", err.text), SEMEL_F_INT("retry_ms", pause_ms));
     if (status != SEMEL_RETRY && outbox->store != NULL) {
         if (semel_store_reopen(outbox->store, &err) != SEMEL_OK)
             close_all(outbox);

@@ -217,7 +217,7 @@ static semel_status take_once(struct semel_positions *positions, const struct se
     semel_status status = semel_store_begin(positions->store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    status = semel_store_positions_take(positions->store, positions->consumer, items, n, now_us, err);
+    status = semel_store_positions_acquire(positions->store, positions->consumer, items, n, now_us, err);
     if (status == SEMEL_OK)
         status = adopt(positions, starts, items, n, now_us, err);
     if (status == SEMEL_OK)

@@ -163,7 +163,7 @@ static semel_status connect_file(struct spool *spool, struct semel_error *err)
 }
 
 /* One NAME=VALUE of the URL. */
-static semel_status take_setting(struct spool *spool, struct semel_str setting, struct semel_error *err)
+static semel_status parse_setting(struct spool *spool, struct semel_str setting, struct semel_error *err)
 {
     static const char visibility[] = "visibility_ms=", source[] = "source=";
     const size_t n_visibility = sizeof visibility - 1, n_source = sizeof source - 1;
@@ -183,7 +183,7 @@ static semel_status take_setting(struct spool *spool, struct semel_str setting, 
                        "spool: a setting must be visibility_ms=1..86400000 or source=NAME");
 }
 
-static semel_status take_location(struct spool *spool, struct semel_str location, struct semel_error *err)
+static semel_status parse_location(struct spool *spool, struct semel_str location, struct semel_error *err)
 {
     char *at;
 
@@ -199,7 +199,7 @@ static semel_status take_location(struct spool *spool, struct semel_str location
     while (at != NULL && *at != '\0') {
         char *next = strchr(at, '&');
         const size_t n = next != NULL ? (size_t)(next - at) : strlen(at);
-        semel_status status = take_setting(spool, (struct semel_str){at, n}, err);
+        semel_status status = parse_setting(spool, (struct semel_str){at, n}, err);
         if (status != SEMEL_OK)
             return status;
         at += n + (next != NULL);
@@ -217,7 +217,7 @@ semel_status semel__spool_open(struct semel_broker **ret, const char *location, 
     if (spool == NULL)
         return semel__fail_memory(err);
     spool->base.ops = &spool_ops;
-    status = take_location(spool, semel__str(location), err);
+    status = parse_location(spool, semel__str(location), err);
     if (status == SEMEL_OK)
         status = connect_file(spool, err);
     if (status == SEMEL_OK) {

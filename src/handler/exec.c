@@ -336,13 +336,13 @@ static semel_status exec_spawn(struct exec_caller *exec, struct exec_call *c, st
  * with 0; the reason is stderr's last line, cut and without control characters.
  */
 
-static void take_said(struct exec_call *c, const char *p, size_t n)
+static void keep_said(struct exec_call *c, const char *p, size_t n)
 {
     if (!c->over)
         c->over = !semel__buf_add(&c->said, p, n);
 }
 
-static void take_tail(struct exec_call *c, const char *p, size_t n)
+static void keep_tail(struct exec_call *c, const char *p, size_t n)
 {
     if (n >= EXEC_TAIL) {
         memcpy(c->tail, p + n - EXEC_TAIL, EXEC_TAIL);
@@ -529,8 +529,8 @@ static void drain(struct exec_call *c, int *fd, take_fn take, size_t max)
 
 static void end_call(struct exec_caller *exec, struct exec_call *c, const siginfo_t *info)
 {
-    drain(c, &c->out, take_said, EXEC_DRAIN_MAX);
-    drain(c, &c->err, take_tail, EXEC_DRAIN_MAX);
+    drain(c, &c->out, keep_said, EXEC_DRAIN_MAX);
+    drain(c, &c->err, keep_tail, EXEC_DRAIN_MAX);
     exec_judge(exec, c, info);
     shut_all(c);
     c->state = CALL_ENDED;
@@ -598,9 +598,9 @@ static void serve(struct exec_caller *exec, struct exec_call *c)
     if (c->ready[EXEC_IN] != 0)
         feed(c);
     if (c->ready[EXEC_OUT] != 0)
-        drain(c, &c->out, take_said, EXEC_READ);
+        drain(c, &c->out, keep_said, EXEC_READ);
     if (c->ready[EXEC_ERR] != 0)
-        drain(c, &c->err, take_tail, EXEC_READ);
+        drain(c, &c->err, keep_tail, EXEC_READ);
     if (c->ready[EXEC_PID] != 0 || c->pidfd < 0)
         reap(exec, c);
     if (c->state == CALL_RUNS && c->ready[EXEC_TIMER] != 0)

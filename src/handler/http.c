@@ -142,7 +142,7 @@ static int64_t idle_of(struct semel_str value)
 }
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */
-static size_t take_head(char *p, size_t size, size_t n, void *ctx)
+static size_t on_head(char *p, size_t size, size_t n, void *ctx)
 {
     struct http_call *c = ctx;
     struct semel_str line = {p, size * n}, value;
@@ -169,7 +169,7 @@ static size_t take_head(char *p, size_t size, size_t n, void *ctx)
     return line.n;
 }
 
-static size_t take_body(char *p, size_t size, size_t n, void *ctx)
+static size_t on_body(char *p, size_t size, size_t n, void *ctx)
 {
     struct http_call *c = ctx;
     c->in_body = true;
@@ -803,9 +803,9 @@ static CURLcode set_rules(struct http_call *c)
     SET(CURLOPT_PRIVATE, c);
     SET(CURLOPT_ERRORBUFFER, c->error);
     SET(CURLOPT_HTTPHEADER, c->lines);
-    SET(CURLOPT_HEADERFUNCTION, take_head);
+    SET(CURLOPT_HEADERFUNCTION, on_head);
     SET(CURLOPT_HEADERDATA, c);
-    SET(CURLOPT_WRITEFUNCTION, take_body);
+    SET(CURLOPT_WRITEFUNCTION, on_body);
     SET(CURLOPT_WRITEDATA, c);
     SET(CURLOPT_PREREQFUNCTION, before_request);
     SET(CURLOPT_PREREQDATA, c);

@@ -179,7 +179,7 @@ static semel_status from_raw(struct taking *t, struct semel_str raw, struct sql_
     return sound ? semel__fail_memory(err) : refuse(t, "a string in it is malformed", err);
 }
 
-static semel_status take_json(struct taking *t, struct sql_value *ret, struct semel_error *err)
+static semel_status fill_json(struct taking *t, struct sql_value *ret, struct semel_error *err)
 {
     semel_status status = want_json(t, err);
     if (status != SEMEL_OK)
@@ -189,7 +189,7 @@ static semel_status take_json(struct taking *t, struct sql_value *ret, struct se
 
 /* Several headers with one name are an array, of which the first counts; a value that is not text is {"hex": ...}
  * (core/headers.h). */
-static semel_status take_header(struct taking *t, struct sql_value *ret, struct semel_error *err)
+static semel_status fill_header(struct taking *t, struct sql_value *ret, struct semel_error *err)
 {
     struct semel_str raw = {0}, name, value;
     size_t from = 0;
@@ -203,7 +203,7 @@ static semel_status take_header(struct taking *t, struct sql_value *ret, struct 
     return from_raw(t, raw, ret, err);
 }
 
-static semel_status take_made(struct taking *t, struct sql_value *ret, struct semel_error *err)
+static semel_status fill_made(struct taking *t, struct sql_value *ret, struct semel_error *err)
 {
     char text[2 * SEMEL_SHA256 + 1];
     unsigned char digest[SEMEL_SHA256];
@@ -262,13 +262,13 @@ static semel_status take(struct taking *t, struct sql_value *ret, struct semel_e
 {
     switch (t->rule->field) {
     case SQL_FIELD_JSON:
-        return take_json(t, ret, err);
+        return fill_json(t, ret, err);
     case SQL_FIELD_HEADER:
-        return take_header(t, ret, err);
+        return fill_header(t, ret, err);
     case SQL_FIELD_VERSION:
     case SQL_FIELD_TIME:
     case SQL_FIELD_DIGEST:
-        return take_made(t, ret, err);
+        return fill_made(t, ret, err);
     case SQL_FIELD_ID:
     case SQL_FIELD_SOURCE:
     case SQL_FIELD_TYPE:
@@ -287,7 +287,7 @@ static semel_status take(struct taking *t, struct sql_value *ret, struct semel_e
 }
 
 /* The values of one message, n of them. INVALID, PERMANENT: the message lacks a value that a rule needs. */
-static semel_status take_values(const struct sql_rule *rules, size_t n, const struct semel__msg *msg,
+static semel_status fill_values(const struct sql_rule *rules, size_t n, const struct semel__msg *msg,
                                 struct semel_arena *arena, struct sql_value *ret, struct semel_error *err)
 {
     struct taking t = {.msg = msg, .arena = arena};
@@ -417,7 +417,7 @@ static semel_status run_each(void *ctx, struct semel_store *store, const struct 
     semel__arena_reset(&sql->scratch);
     semel_status status = want_transaction(store, err);
     if (status == SEMEL_OK)
-        status = take_values(sql->rules, sql->n, msg, &sql->scratch, values, err);
+        status = fill_values(sql->rules, sql->n, msg, &sql->scratch, values, err);
     return status == SEMEL_OK ? sql->backend->each(sql, store, values, err) : status;
 }
 
@@ -453,7 +453,7 @@ static semel_status run_source(struct semel_sql *sql, struct semel_store *store,
     semel_status status = values != NULL ? SEMEL_OK : semel__fail_memory(err);
     for (size_t i = 0; status == SEMEL_OK && i < *n; i++) {
         if (semel__str_eq(msgs[i]->source, source))
-            status = take_values(sql->rules, sql->n, msgs[i], &sql->scratch, values + taken++ * sql->n, err);
+            status = fill_values(sql->rules, sql->n, msgs[i], &sql->scratch, values + taken++ * sql->n, err);
         else
             msgs[left++] = msgs[i];
     }

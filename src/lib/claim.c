@@ -74,9 +74,9 @@ static semel_status claim(struct semel *s, const struct semel_msg *msg, int64_t 
     size_t n = 0;
     if (ret == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret is NULL");
-    semel_status status = semel__take_consumer(s, msg, err);
+    semel_status status = semel__parse_consumer(s, msg, err);
     if (status == SEMEL_OK)
-        status = semel__take_msg(s, msg, true, &m, err);
+        status = semel__parse_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
         status = use_lease(s, lease_ms, err);
     if (status == SEMEL_OK)
@@ -336,9 +336,9 @@ static semel_status put(struct semel *s, const struct semel_msg *msg, struct sem
     struct semel_settled settled;
     if (ret == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret is NULL");
-    semel_status status = semel__take_consumer(s, msg, err);
+    semel_status status = semel__parse_consumer(s, msg, err);
     if (status == SEMEL_OK)
-        status = semel__take_msg(s, msg, true, &m, err);
+        status = semel__parse_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
         status = check_not_before(s, m.not_before_us, err);
     if (status == SEMEL_OK)
@@ -358,14 +358,14 @@ semel_status semel_inbox_put(struct semel *s, const struct semel_msg *msg, struc
 }
 
 /* Reads the messages that can be stored; `places` has the place of each in `msgs`. */
-static semel_status take_many(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel_put *ret,
-                              struct semel__msg *all, size_t *places, size_t *ret_n, struct semel_error *err)
+static semel_status parse_many(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel_put *ret,
+                               struct semel__msg *all, size_t *places, size_t *ret_n, struct semel_error *err)
 {
     *ret_n = 0;
     for (size_t i = 0; i < n; i++) {
         ret[i].undecided = true;
         semel__error_clear(&ret[i].err);
-        semel_status status = semel__take_msg(s, &msgs[i], true, &all[*ret_n], &ret[i].err);
+        semel_status status = semel__parse_msg(s, &msgs[i], true, &all[*ret_n], &ret[i].err);
         if (status == SEMEL_OK)
             status = semel__use_order(s, &all[*ret_n], &ret[i].err);
         ret[i].wrong = status == SEMEL_INVALID && ret[i].err.code == 0; /* the store's own failures have a number */
@@ -384,14 +384,14 @@ static semel_status put_many(struct semel *s, const struct semel_msg *msgs, size
                              struct semel_error *err)
 {
     size_t n_all = 0;
-    semel_status status = semel__take_consumer(s, &msgs[0], err);
+    semel_status status = semel__parse_consumer(s, &msgs[0], err);
     struct semel__msg *all = semel__arena_alloc(&s->arena, n, sizeof *all);
     struct semel_settled *settled = semel__arena_alloc(&s->arena, n, sizeof *settled);
     size_t *places = semel__arena_alloc(&s->arena, n, sizeof *places);
     if (all == NULL || settled == NULL || places == NULL)
         return semel__fail_memory(err);
     if (status == SEMEL_OK)
-        status = take_many(s, msgs, n, ret, all, places, &n_all, err);
+        status = parse_many(s, msgs, n, ret, all, places, &n_all, err);
     if (status != SEMEL_OK)
         return status;
     status = semel__inbox_put_all(&s->inbox, all, n_all, settled, err);

@@ -686,9 +686,9 @@ static semel_status begin(struct semel *s, const struct semel_msg *msg, struct s
     struct semel__msg m;
     if (ret == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret is NULL");
-    semel_status status = semel__take_consumer(s, msg, err);
+    semel_status status = semel__parse_consumer(s, msg, err);
     if (status == SEMEL_OK)
-        status = semel__take_msg(s, msg, true, &m, err);
+        status = semel__parse_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
         status = handle_undone(s, err);
     if (status == SEMEL_OK)
@@ -786,9 +786,9 @@ static semel_status done(struct semel *s, const struct semel_msg *msg, struct se
     struct semel_row *row = NULL;
     struct semel_ending ending = {.result = SEMEL_DONE, .outcome = outcome};
     struct semel_verdict verdict;
-    semel_status status = semel__take_consumer(s, msg, err);
+    semel_status status = semel__parse_consumer(s, msg, err);
     if (status == SEMEL_OK)
-        status = semel__take_name(s, msg, &name, err);
+        status = semel__parse_name(s, msg, &name, err);
     if (status == SEMEL_OK)
         status = semel__check_json("outcome", outcome, SEMEL_OUTCOME_MAX, false, err);
     if (status == SEMEL_OK)
@@ -830,11 +830,11 @@ static semel_status fail(struct semel *s, const struct semel_msg *msg, enum seme
     struct held *held = NULL;
     struct semel_row *row = NULL;
     struct semel_ending ending = {.result = result};
-    semel_status status = semel__take_consumer(s, msg, err);
+    semel_status status = semel__parse_consumer(s, msg, err);
     if (status == SEMEL_OK)
-        status = semel__take_name(s, msg, &m, err);
+        status = semel__parse_name(s, msg, &m, err);
     if (status == SEMEL_OK)
-        status = semel__take_msg(s, msg, true, &m, err);
+        status = semel__parse_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
         status = semel__check_result(result, false, err);
     if (status == SEMEL_OK)

@@ -138,15 +138,15 @@ semel_status semel__check_json(const char *what, struct semel_str text, size_t m
 semel_status semel__check_result(enum semel_result result, bool may_be_done, struct semel_error *err);
 semel_status semel__check_consumer(const struct semel_msg *msg, struct semel_error *err);
 /* Checks that there is a message with a consumer, and loads the consumer. */
-semel_status semel__take_consumer(struct semel *s, const struct semel_msg *msg, struct semel_error *err);
+semel_status semel__parse_consumer(struct semel *s, const struct semel_msg *msg, struct semel_error *err);
 /* Reads the fields of the public message for core, under s->policy. A wrong field is INVALID when strict, else a defect
  * of the message, which core stores with the reason; a wrong call is always INVALID. A missing id is a defect in both
  * cases. */
-semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool strict, struct semel__msg *ret,
-                             struct semel_error *err);
-/* Reads only source and id. */
-semel_status semel__take_name(struct semel *s, const struct semel_msg *msg, struct semel__msg *ret,
+semel_status semel__parse_msg(struct semel *s, const struct semel_msg *msg, bool strict, struct semel__msg *ret,
                               struct semel_error *err);
+/* Reads only source and id. */
+semel_status semel__parse_name(struct semel *s, const struct semel_msg *msg, struct semel__msg *ret,
+                               struct semel_error *err);
 /* The message as a handler sees it; strings are borrowed from `msg` and the policy. */
 void semel__show_msg(const struct semel *s, const struct semel__msg *msg, struct semel_msg *ret);
 void semel__show_settled(const struct semel_settled *settled, struct semel_verdict *ret);

@@ -98,7 +98,7 @@ semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, struct semel
 
 /* ---- the outbox ---------------------------------------------------------------------------------- */
 
-static semel_status take_event(const struct semel_event *event, struct semel__event *ret, struct semel_error *err)
+static semel_status parse_event(const struct semel_event *event, struct semel__event *ret, struct semel_error *err)
 {
     if (event == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "event is NULL");
@@ -126,7 +126,7 @@ static semel_status put(struct semel *s, const struct semel_event *event, char *
 {
     struct semel__event e;
     int64_t now_us;
-    semel_status status = take_event(event, &e, err);
+    semel_status status = parse_event(event, &e, err);
     if (status == SEMEL_OK)
         status = semel_store_begin(s->store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
@@ -146,7 +146,7 @@ static semel_status put_inside(struct semel *s, const struct semel_event *event,
     if (!semel_store_busy(s->store))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "the handler has ended the transaction: nothing can be put into it");
-    semel_status status = take_event(event, &e, err);
+    semel_status status = parse_event(event, &e, err);
     if (status != SEMEL_OK)
         return status;
     return semel_store_outbox_put(s->store, &e, semel__now(clock != NULL ? clock : &semel__clock_real), ret_id, err);

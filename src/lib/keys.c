@@ -91,8 +91,8 @@ static semel_status end(struct semel *s, semel_status status, struct semel_error
 
 /* ---- begin and claim ----------------------------------------------------------------------------- */
 
-static semel_status take_request(const struct semel_key_request *request, struct semel_key_claim *ret,
-                                 bool *ret_is_time, struct semel_error *err)
+static semel_status parse_request(const struct semel_key_request *request, struct semel_key_claim *ret,
+                                  bool *ret_is_time, struct semel_error *err)
 {
     if (request == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "request is NULL");
@@ -169,7 +169,7 @@ static semel_status enter(struct semel *s, const struct semel_key_request *reque
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret is NULL");
     semel_status status = ops_of(s, &ops, err);
     if (status == SEMEL_OK)
-        status = take_request(request, &claim, &is_time, err);
+        status = parse_request(request, &claim, &is_time, err);
     if (status == SEMEL_OK)
         status = start(s, ops, &now_us, err);
     if (status != SEMEL_OK)

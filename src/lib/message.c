@@ -91,7 +91,7 @@ semel_status semel__check_consumer(const struct semel_msg *msg, struct semel_err
     return status == SEMEL_OK ? semel__id_check("consumer", msg->consumer, 1, err) : status;
 }
 
-semel_status semel__take_consumer(struct semel *s, const struct semel_msg *msg, struct semel_error *err)
+semel_status semel__parse_consumer(struct semel *s, const struct semel_msg *msg, struct semel_error *err)
 {
     semel_status status = semel__check_consumer(msg, err);
     return status == SEMEL_OK ? semel__use_consumer(s, msg->consumer, err) : status;
@@ -198,8 +198,8 @@ static struct semel_str source_of(const struct semel *s, struct semel_str source
 }
 
 /* Without a payload there is no fingerprint: it is not compared. */
-static semel_status take_fingerprint(const struct semel *s, const struct semel_msg *msg, struct semel_fp *ret,
-                                     struct semel_error *err)
+static semel_status parse_fingerprint(const struct semel *s, const struct semel_msg *msg, struct semel_fp *ret,
+                                      struct semel_error *err)
 {
     if (semel__str_given(msg->fingerprint)) {
         *ret = (struct semel_fp){.kind = SEMEL_FP_CALLER, .n = (unsigned char)msg->fingerprint.n};
@@ -211,8 +211,8 @@ static semel_status take_fingerprint(const struct semel *s, const struct semel_m
     return semel__fp_compute(msg->payload, ret, err);
 }
 
-semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool strict, struct semel__msg *ret,
-                             struct semel_error *err)
+semel_status semel__parse_msg(struct semel *s, const struct semel_msg *msg, bool strict, struct semel__msg *ret,
+                              struct semel_error *err)
 {
     struct semel_error why;
     semel_status status = check_call(msg, err);
@@ -244,11 +244,11 @@ semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool 
     }
     if (status == SEMEL_OK)
         status = semel__headers_settle(ret->payload, &s->arena, &ret->headers, err);
-    return status == SEMEL_OK ? take_fingerprint(s, msg, &ret->fp, err) : status;
+    return status == SEMEL_OK ? parse_fingerprint(s, msg, &ret->fp, err) : status;
 }
 
-semel_status semel__take_name(struct semel *s, const struct semel_msg *msg, struct semel__msg *ret,
-                              struct semel_error *err)
+semel_status semel__parse_name(struct semel *s, const struct semel_msg *msg, struct semel__msg *ret,
+                               struct semel_error *err)
 {
     semel__msg_init(ret);
     semel_status status = semel__check_str("source", msg->source, err);

@@ -151,15 +151,15 @@ static semel_status check_same(const struct semel_msg *first, const struct semel
     return status;
 }
 
-static semel_status take_batch(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel__msg *ret,
-                               struct semel_error *err)
+static semel_status parse_batch(struct semel *s, const struct semel_msg *msgs, size_t n, struct semel__msg *ret,
+                                struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         const struct semel_msg *msg = msg_at(msgs, i);
         status = check_same(msgs, msg, err);
         if (status == SEMEL_OK)
-            status = semel__take_msg(s, msg, false, &ret[i], err);
+            status = semel__parse_msg(s, msg, false, &ret[i], err);
         if (status == SEMEL_OK)
             status = semel__use_order(s, &ret[i], err);
         status = at_place(i, status, err);
@@ -178,7 +178,7 @@ static semel_status prepare(struct run *run, const struct semel_msg *msgs, size_
         status = semel__use_consumer_early(s, msgs[0].consumer, &assumed, err);
     if (status != SEMEL_OK)
         return at_place(0, status, err);
-    status = take_batch(s, msgs, n, all, err);
+    status = parse_batch(s, msgs, n, all, err);
     if (assumed && (status == SEMEL_OK || status == SEMEL_INVALID)) {
         struct semel_error why;
         semel_status known = semel__consumer_same(s, &same, &why);
@@ -187,7 +187,7 @@ static semel_status prepare(struct run *run, const struct semel_msg *msgs, size_
             return known;
         }
         if (!same)
-            status = take_batch(s, msgs, n, all, err);
+            status = parse_batch(s, msgs, n, all, err);
     }
     if (status == SEMEL_OK && run->set != NULL && s->policy.effect != SEMEL_EFFECT_ATOMIC)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,

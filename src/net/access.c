@@ -165,7 +165,7 @@ static unsigned scopes_of(struct semel_access *access, const unsigned char diges
 }
 
 /* Removes the header from the request, so that no handler stores the token with a message. Returns their number. */
-static size_t take_authorization(struct semel_http_request *req, struct semel_http_pair *fields, struct semel_str *ret)
+static size_t cut_authorization(struct semel_http_request *req, struct semel_http_pair *fields, struct semel_str *ret)
 {
     size_t kept = 0, n = req->n_headers;
     for (size_t i = 0; i < n; i++) {
@@ -188,7 +188,7 @@ int semel__access_token(struct semel_access *access, struct semel_http_request *
     if (req->route->needs == 0)
         return 0;
     *ret_reason = "there must be one Authorization header at most";
-    if (take_authorization(req, fields, &value) > 1)
+    if (cut_authorization(req, fields, &value) > 1)
         return 400;
     if (access->trusted)
         return 0;

@@ -405,8 +405,8 @@ static bool path_fits(struct semel_str pattern, const struct semel_str *raw, con
 }
 
 /* The values of the pattern's braces; the last {rest*} is decoded as one value, slashes included. */
-static int take_params(struct semel_http_exchange *x, const struct semel_str *raw, const struct semel_str *decoded,
-                       struct semel_str path)
+static int parse_params(struct semel_http_exchange *x, const struct semel_str *raw, const struct semel_str *decoded,
+                        struct semel_str path)
 {
     struct semel_str parts[SEGMENTS_MAX];
     size_t n_parts = split(semel__str(x->req.route->path), parts);
@@ -425,7 +425,7 @@ static int take_params(struct semel_http_exchange *x, const struct semel_str *ra
     return 0;
 }
 
-static int take_query(struct semel_http_exchange *x, struct semel_str query, size_t max_pairs)
+static int parse_query(struct semel_http_exchange *x, struct semel_str query, size_t max_pairs)
 {
     if (query.n == 0)
         return 0;
@@ -512,8 +512,8 @@ static int find_route(const struct semel_http_route *routes, size_t n, struct se
     x->req.route = match(routes, n, bit, raw, decoded, n_segments, ret_allow);
     if (x->req.route == NULL)
         return *ret_allow != 0 || bit & SEMEL_HTTP_BIT(OPTIONS) ? 405 : 404;
-    int status = take_params(x, raw, decoded, path);
-    return status != 0 ? status : take_query(x, query, max_pairs);
+    int status = parse_params(x, raw, decoded, path);
+    return status != 0 ? status : parse_query(x, query, max_pairs);
 }
 
 /* Fills route, params and query of x->req. 0, or a status: 400 a bad escape, 404, 405 with the allowed methods in
@@ -945,7 +945,7 @@ static void judge(struct semel_conn *conn)
 }
 
 /* n bytes of `in` are a head. */
-static void take_head(struct semel_conn *conn, size_t n)
+static void parse_head(struct semel_conn *conn, size_t n)
 {
     struct semel_conn_env *env = conn->env;
     size_t arena_max = 5 * n + 16 * env->limits.head_fields * sizeof(struct semel_http_pair) + 65536;
@@ -996,7 +996,7 @@ static void read_head(struct semel_conn *conn)
     if (verdict == SEMEL_GATE_REFUSED)
         refuse(conn, conn->gate.status, conn->gate.reason, 0);
     else
-        take_head(conn, n);
+        parse_head(conn, n);
     semel__gate_init(&conn->gate, conn->env->limits.head_bytes, conn->env->limits.head_fields);
 }
 

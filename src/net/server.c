@@ -366,7 +366,7 @@ static void write_plain(struct peer *peer)
 static void write_tls(struct peer *peer)
 {
     struct semel_str pieces[2];
-    size_t slice = 0, n = semel__tls_take(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
+    size_t slice = 0, n = semel__tls_drain(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
     if (n == 0 && semel__conn_output(peer->conn, pieces) > 0) {
         struct semel_str piece = pieces[0].n > 0 ? pieces[0] : pieces[1];
         slice = piece.n < PLAIN_SLICE ? piece.n : PLAIN_SLICE;
@@ -374,7 +374,7 @@ static void write_tls(struct peer *peer)
             semel__conn_abandon(peer->conn);
             slice = 0;
         }
-        n = semel__tls_take(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
+        n = semel__tls_drain(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
     }
     uv_buf_t buf = {.base = peer->cipher, .len = n};
     if (n > 0)
@@ -395,7 +395,7 @@ static void shut(struct peer *peer)
     peer->shut = true;
     if (peer->tls != NULL) {
         semel__tls_shutdown(peer->tls);
-        size_t n = semel__tls_take(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
+        size_t n = semel__tls_drain(peer->tls, peer->cipher, SEMEL_TLS_CIPHER);
         uv_buf_t buf = {.base = peer->cipher, .len = n};
         if (n > 0)
             write_bufs(peer, &buf, 1, 0);

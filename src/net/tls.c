@@ -221,7 +221,7 @@ void semel__tls_shutdown(struct semel_tls *tls)
     ERR_clear_error();
 }
 
-size_t semel__tls_take(struct semel_tls *tls, char *out, size_t size)
+size_t semel__tls_drain(struct semel_tls *tls, char *out, size_t size)
 {
     int n = BIO_read(tls->out, out, size <= INT32_MAX ? (int)size : INT32_MAX);
     return n > 0 ? (size_t)n : 0;

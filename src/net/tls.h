@@ -48,11 +48,11 @@ bool semel__tls_feed(struct semel_tls *tls, const char *p, size_t n); /* ciphert
 size_t semel__tls_waiting(const struct semel_tls *tls);               /* bytes that were fed and not processed yet */
 /* Plaintext, up to size bytes; *ret_n = 0: none now. Drives the handshake too. */
 enum semel_tls_state semel__tls_read(struct semel_tls *tls, char *out, size_t size, size_t *ret_n);
-bool semel__tls_write(struct semel_tls *tls, const char *p, size_t n); /* all; false: not now (handshake), or broken */
-void semel__tls_shutdown(struct semel_tls *tls);                       /* close_notify */
-size_t semel__tls_take(struct semel_tls *tls, char *out, size_t size); /* moves ciphertext to be sent to out */
-size_t semel__tls_unsent(const struct semel_tls *tls);                 /* bytes that _take would move */
-bool semel__tls_ready(const struct semel_tls *tls);                    /* the handshake is done */
+bool semel__tls_write(struct semel_tls *tls, const char *p, size_t n);  /* all; false: not now (handshake), or broken */
+void semel__tls_shutdown(struct semel_tls *tls);                        /* close_notify */
+size_t semel__tls_drain(struct semel_tls *tls, char *out, size_t size); /* moves ciphertext to be sent to out */
+size_t semel__tls_unsent(const struct semel_tls *tls);                  /* bytes that _take would move */
+bool semel__tls_ready(const struct semel_tls *tls);                     /* the handshake is done */
 /* The subject of the other side's certificate, which was verified, in the form of RFC 2253; to be freed. NULL: it has
  * none, or there is no memory. */
 char *semel__tls_subject(const struct semel_tls *tls);

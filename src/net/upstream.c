@@ -359,7 +359,7 @@ static void write_out(struct link *link, const char *p, size_t n, bool request)
 }
 
 /* Moves the queue into `wire`, which is empty. */
-static void take_queue(struct link *link)
+static void handle_queue(struct link *link)
 {
     struct semel_buf empty = link->wire;
     empty.n = 0;
@@ -385,14 +385,14 @@ static void flush_tls(struct link *link)
     struct semel_upstream_call *call = link->call;
     bool request = link->open && call->queue.n > 0;
     if (request) {
-        take_queue(link);
+        handle_queue(link);
         if (!seal(link)) {
             fail_soon(call, SEMEL_UPSTREAM_TLS);
             return;
         }
     }
     for (size_t n = 1; n > 0 && !link->writing && call->fault == SEMEL_UPSTREAM_NONE;) {
-        n = semel__tls_take(link->tls, link->cipher, SEMEL_TLS_CIPHER);
+        n = semel__tls_drain(link->tls, link->cipher, SEMEL_TLS_CIPHER);
         if (n > 0)
             write_out(link, link->cipher, n, link->open);
     }
@@ -431,7 +431,7 @@ static void flush(struct link *link)
     } else if (link->tls != NULL) {
         flush_tls(link);
     } else if (link->open && call->queue.n > 0) {
-        take_queue(link);
+        handle_queue(link);
         write_out(link, link->wire.p, link->wire.n, true);
         if (!link->writing)
             link->wire.n = 0;
@@ -496,7 +496,7 @@ static void gate_reset(struct link *link)
 }
 
 /* A head is complete. */
-static enum semel_upstream_cause take_head(struct link *link)
+static enum semel_upstream_cause handle_head(struct link *link)
 {
     struct semel_upstream_call *call = link->call;
     int code = link->gate.code;
@@ -534,7 +534,7 @@ static enum semel_upstream_cause read_heads(struct link *link, const char *p, si
         if (!semel__buf_add(&link->head, p + at, used))
             cause = SEMEL_UPSTREAM_MEMORY;
         else if (verdict == SEMEL_GATE_END)
-            cause = take_head(link);
+            cause = handle_head(link);
         else if (verdict == SEMEL_GATE_REFUSED) {
             call->detail = link->gate.reason;
             cause = link->gate.seen == link->gate.max_bytes || link->gate.fields == link->gate.max_fields
@@ -548,7 +548,7 @@ static enum semel_upstream_cause read_heads(struct link *link, const char *p, si
 }
 
 /* Plaintext that has arrived for the call. */
-static void take_input(struct link *link, const char *p, size_t n)
+static void handle_input(struct link *link, const char *p, size_t n)
 {
     struct semel_upstream_call *call = link->call;
     size_t used = 0;
@@ -577,7 +577,7 @@ static void take_input(struct link *link, const char *p, size_t n)
 }
 
 /* The server has closed its side; `broken`: not properly. */
-static void take_end(struct link *link, bool broken)
+static void handle_end(struct link *link, bool broken)
 {
     struct semel_upstream_call *call = link->call;
     bool proper = link->tls != NULL ? link->tls_ended : !broken;
@@ -602,7 +602,7 @@ static void decrypt(struct link *link)
         enum semel_tls_state state = semel__tls_read(link->tls, space, SPACE, &n);
         if (state == SEMEL_TLS_ENDED) {
             link->tls_ended = true;
-            take_end(link, false);
+            handle_end(link, false);
             return;
         }
         if (state != SEMEL_TLS_OPEN) {
@@ -617,7 +617,7 @@ static void decrypt(struct link *link)
         if (n > 0 && link->call == NULL)
             link_close(link); /* an answer that nobody asked for */
         else if (n > 0)
-            take_input(link, space, n);
+            handle_input(link, space, n);
     }
 }
 
@@ -634,7 +634,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     if (n == 0 || link->closing)
         return;
     if (n < 0)
-        take_end(link, n != UV_EOF);
+        handle_end(link, n != UV_EOF);
     else if (link->tls != NULL) {
         if (semel__tls_feed(link->tls, buf->base, (size_t)n))
             decrypt(link);
@@ -645,7 +645,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     } else if (link->call == NULL)
         link_close(link); /* an answer that nobody asked for */
     else
-        take_input(link, buf->base, (size_t)n);
+        handle_input(link, buf->base, (size_t)n);
     link_pump(link);
 }
 

@@ -262,7 +262,7 @@ static void note_failure(struct pg_queue *q, size_t tag, const struct semel_erro
     q->err = *err;
 }
 
-static void take_answer(struct pg_store *d, const struct sent *sent, const PGresult *result)
+static void note_answer(struct pg_store *d, const struct sent *sent, const PGresult *result)
 {
     struct pg_queue *q = d->queue;
     struct semel_error err;
@@ -291,7 +291,7 @@ semel_status semel__pg_queue_end(struct pg_store *d, struct semel_error *err)
         tag = q->sent[i].tag;
         status = semel__pg_answer(d, "handler", &result, &why);
         if (status == SEMEL_OK)
-            take_answer(d, &q->sent[i], result);
+            note_answer(d, &q->sent[i], result);
         PQclear(result);
     }
     if (status == SEMEL_OK)

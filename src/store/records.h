@@ -31,7 +31,7 @@
     X(admit) X(fetch) X(settle) X(correct) X(audit) X(scan) X(parked) X(large)                                         \
     X(consumer_get) X(consumer_put) X(consumer_read) X(consumer_mark) X(affected) X(consumers)                         \
     X(sources) X(watermark) X(aged) X(purge) X(purge_business) X(purge_keys) X(outbox_put)                             \
-    X(positions_take) X(positions_move) X(positions_set) X(positions_list) X(migrate)
+    X(positions_acquire) X(positions_move) X(positions_set) X(positions_list) X(migrate)
 /* clang-format on */
 
 #define X(op) extern __typeof__(*((const struct semel_store_ops *)0)->op) semel__record_##op;

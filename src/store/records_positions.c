@@ -53,9 +53,9 @@ static semel_status raise_epochs(struct semel_store *store, enum sql_id id, cons
     return status;
 }
 
-semel_status semel__record_positions_take(struct semel_store *store, struct semel_str consumer,
-                                          struct semel_position *items, size_t n, int64_t now_us,
-                                          struct semel_error *err)
+semel_status semel__record_positions_acquire(struct semel_store *store, struct semel_str consumer,
+                                             struct semel_position *items, size_t n, int64_t now_us,
+                                             struct semel_error *err)
 {
     return raise_epochs(store, SQL_position_take, "taking positions", consumer, items, n, now_us, err);
 }

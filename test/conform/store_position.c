@@ -14,7 +14,7 @@ static struct semel_position take_now(struct world *world, const char *source, i
 {
     struct semel_position item = at(source, partition, 4711, 4711);
 
-    assert_ok(world, semel_store_positions_take(world->store, text("c"), &item, 1, world->now_us, &world->err));
+    assert_ok(world, semel_store_positions_acquire(world->store, text("c"), &item, 1, world->now_us, &world->err));
     return item;
 }
 
@@ -111,7 +111,7 @@ static void many_partitions_are_taken_and_moved_at_once(void **state)
         for (int32_t i = 0; i < 300; i++)
             items[i] = at(i < 150 ? "a" : "b", i % 150, SEMEL_NONE, 0);
         begin(world);
-        assert_ok(world, semel_store_positions_take(world->store, text("c"), items, 300, T0, &world->err));
+        assert_ok(world, semel_store_positions_acquire(world->store, text("c"), items, 300, T0, &world->err));
         for (int32_t i = 0; i < 300; i++) {
             assert_int_equal(items[i].epoch, round);
             assert_int_equal(items[i].offset, round == 1 ? SEMEL_NONE : 1000 + i);

@@ -1380,10 +1380,10 @@ static semel_status raise_epochs(struct mem_store *store, struct semel_str name,
     return status;
 }
 
-static semel_status mem_positions_take(struct semel_store *store, struct semel_str consumer,
-                                       struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err)
+static semel_status mem_positions_own(struct semel_store *store, struct semel_str consumer,
+                                      struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err)
 {
-    semel_status status = enter(self(store), "positions_take", true, err);
+    semel_status status = enter(self(store), "positions_acquire", true, err);
     return status == SEMEL_OK ? raise_epochs(self(store), consumer, items, n, false, now_us, err) : status;
 }
 
@@ -1492,7 +1492,7 @@ const struct semel_store_ops semel__store_mem = {
     .consumer_mark = mem_consumer_mark,
     .affected = mem_affected,
     .consumers = mem_consumers,
-    .positions_take = mem_positions_take,
+    .positions_acquire = mem_positions_own,
     .positions_move = mem_positions_move,
     .positions_set = mem_positions_set,
     .positions_list = mem_positions_list,

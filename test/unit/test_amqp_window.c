@@ -32,7 +32,7 @@ static int teardown(void **state)
 static void deliver(struct bench *bench, uint64_t from, uint64_t to)
 {
     for (uint64_t number = from; number <= to; number++)
-        assert_true(semel__amqp_window_take(&bench->window, number, &bench->tags[number]));
+        assert_true(semel__amqp_window_enter(&bench->window, number, &bench->tags[number]));
 }
 
 static bool ack(struct bench *bench, uint64_t number)
@@ -171,9 +171,9 @@ static void room_is_bounded_by_what_is_unanswered(void **state)
     struct bench *bench = *state;
     uint64_t old, tag;
 
-    assert_true(semel__amqp_window_take(&bench->window, 1, &old));
+    assert_true(semel__amqp_window_enter(&bench->window, 1, &old));
     for (uint64_t number = 2; number < 100000; number++) {
-        assert_true(semel__amqp_window_take(&bench->window, number, &tag));
+        assert_true(semel__amqp_window_enter(&bench->window, number, &tag));
         assert_true(semel__amqp_window_ack(&bench->window, tag));
         assert_true(semel__amqp_window_next_ack(&bench->window, &tag, &(bool){false}));
         assert_false(semel__amqp_window_next_ack(&bench->window, &tag, &(bool){false}));
@@ -190,10 +190,10 @@ static void no_memory_changes_nothing(void **state)
 
     deliver(bench, 1, 64);
     fail_nth_begin(&fail, 1);
-    assert_false(semel__amqp_window_take(&bench->window, 65, &tag));
+    assert_false(semel__amqp_window_enter(&bench->window, 65, &tag));
     assert_true(fail_nth_end(&fail));
     assert_int_equal(bench->window.live, 64);
-    assert_true(semel__amqp_window_take(&bench->window, 65, &bench->tags[65]));
+    assert_true(semel__amqp_window_enter(&bench->window, 65, &bench->tags[65]));
     for (uint64_t number = 1; number <= 65; number++)
         assert_true(ack(bench, number));
     assert_acks(bench, "65*");

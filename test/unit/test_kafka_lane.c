@@ -30,7 +30,7 @@ static void deliver(struct bench *bench, struct kafka_lane *lane, int64_t first,
 {
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(semel__kafka_lane_offer(lane, first), KAFKA_TAKE);
-        assert_true(semel__kafka_lane_take(&bench->lanes, lane, first, &bench->tags[i]));
+        assert_true(semel__kafka_lane_enter(&bench->lanes, lane, first, &bench->tags[i]));
         first += step;
     }
 }
@@ -161,7 +161,7 @@ static void lack_of_memory_changes_nothing(void **state)
     }
     lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
     fail_nth_begin(&fail, 1);
-    assert_false(semel__kafka_lane_take(&bench->lanes, lane, 5, &tag));
+    assert_false(semel__kafka_lane_enter(&bench->lanes, lane, 5, &tag));
     assert_true(fail_nth_end(&fail));
     assert_int_equal(tag, 7);
     assert_int_equal(lane->n, 0);

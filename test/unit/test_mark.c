@@ -44,7 +44,7 @@ static semel_status take_all(struct engine *e, struct semel_position *items)
         items[i] = (struct semel_position){.source = SEMEL_STR("s"), .partition = i};
     if (status != SEMEL_OK)
         return status;
-    status = semel_store_positions_take(e->store, e->policy.consumer, items, PARTITIONS, now_us, &e->err);
+    status = semel_store_positions_acquire(e->store, e->policy.consumer, items, PARTITIONS, now_us, &e->err);
     if (status == SEMEL_OK)
         return semel_store_commit(e->store, &e->err);
     semel_store_rollback(e->store);

@@ -46,7 +46,7 @@ static uint64_t receive(struct bench *bench, const char *id, const char *group, 
                                         .handle = SEMEL_STR("receipt"),
                                         .group = semel__str(group),
                                         .sequence = semel__str(sequence)};
-    const uint64_t tag = semel__sqs_held_take(&bench->held, &message, now_us);
+    const uint64_t tag = semel__sqs_held_enter(&bench->held, &message, now_us);
 
     assert_int_not_equal(tag, 0);
     return tag;
@@ -296,7 +296,7 @@ static void no_tag_is_ever_used_twice_and_a_full_table_takes_nothing(void **stat
         snprintf(id, sizeof id, "m-%zu", i);
         tags[i] = deliver(bench, id, NULL, NULL, 0);
     }
-    assert_int_equal(semel__sqs_held_take(&bench->held, &message, 0), 0);
+    assert_int_equal(semel__sqs_held_enter(&bench->held, &message, 0), 0);
     semel__sqs_held_settle(&bench->held);
     assert_int_equal(bench->held.n, 0);
     for (size_t i = 0; i < 64; i++) {
