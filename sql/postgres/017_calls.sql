@@ -344,13 +344,12 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION semel.inbox_fail(
-    consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
-    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
-    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
-    reason text = NULL)
-RETURNS TABLE (act text, due_at timestamptz, why text, status text, hint text) LANGUAGE plpgsql ROWS 1
-SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+-- Without an act: the outcome is the refusal; with it: the hint.
+CREATE FUNCTION semel._fail(
+    consumer text, message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb, business_key text,
+    order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer, class text,
+    reason text)
+RETURNS semel._answer LANGUAGE plpgsql AS $$
 DECLARE
     given record := semel._given('inbox_fail', consumer, message_id, source, type, payload, raw, headers, business_key,
                                  order_key, version, fingerprint, message_time, delivery, class);
@@ -361,7 +360,8 @@ DECLARE
     a semel._answer;
 BEGIN
     IF given.refusal IS NOT NULL THEN
-        RAISE EXCEPTION USING ERRCODE = left(given.refusal, 5), MESSAGE = substr(given.refusal, 7);
+        a.outcome := given.refusal;
+        RETURN a;
     END IF;
     result := semel._check_class('inbox_fail', class, false);
     r := semel._end_begun(p, m, message_id, result, reason, NULL);
@@ -371,13 +371,25 @@ BEGIN
         a := (semel._act_for(r.status, r.payload IS NOT NULL), CASE WHEN r.attempts > 1 THEN 'retry' ELSE 'new' END,
               r.attempts, NULL, NULL, r.status, r.due_at);
     END IF;
-    act := a.act;
-    due_at := a.due_at;
-    why := a.why;
-    status := a.status;
-    IF a.act = 'later' AND a.status IN ('failed', 'waiting', 'unknown') THEN
-        hint := 'its payload is not stored, because none was given or keep_payload is never: the broker has to bring '
-                'the message again';
+    a.outcome := CASE WHEN a.act = 'later' AND a.status IN ('failed', 'waiting', 'unknown') THEN
+        'its payload is not stored, because none was given or keep_payload is never: the broker has to bring the '
+        'message again' END;
+    RETURN a;
+END $$;
+
+CREATE FUNCTION semel.inbox_fail(
+    consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
+    reason text = NULL)
+RETURNS TABLE (act text, due_at timestamptz, why text, status text, hint text) LANGUAGE plpgsql ROWS 1
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    SELECT a.act, a.due_at, a.why, a.status, a.outcome INTO act, due_at, why, status, hint
+    FROM semel._fail(consumer, message_id, source, type, payload, raw, headers, business_key, order_key, version,
+                     fingerprint, message_time, delivery, class, reason) AS a;
+    IF act IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(hint, 5), MESSAGE = substr(hint, 7);
     END IF;
     RETURN NEXT;
 END $$;
@@ -610,6 +622,11 @@ CREATE FUNCTION semel._many_members(who text) RETURNS jsonb LANGUAGE sql IMMUTAB
                     ELSE '{}'::jsonb END
 $$;
 
+-- What is refused of one message of a batch, in words that say which.
+CREATE FUNCTION semel._refused_of_many(who text, place bigint, refusal text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT format('%s: message %s: %s', who, place, regexp_replace(substr(refusal, 7), '^inbox_[a-z]+: ', ''))
+$$;
+
 -- What is wrong with the arguments of a batch, else NULL.
 CREATE FUNCTION semel._check_many(who text, consumer text, messages jsonb) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -622,6 +639,7 @@ BEGIN
     PERFORM semel._check_text(who, 'consumer', consumer, 1);
     PERFORM semel._check_given(who, 'messages', messages IS NOT NULL);
     PERFORM semel._check_access(who, consumer);
+    PERFORM semel._policy(consumer);
     IF jsonb_typeof(messages) <> 'array' THEN
         PERFORM semel._refuse(format('%s: messages is %s; it must be a JSON array of objects such as '
                                      '[{"message_id": "evt-1"}]', who, semel._json_shown(messages)));
@@ -647,7 +665,7 @@ BEGIN
     SELECT e.place, m.key, m.value, members -> m.key AS kinds INTO bad
     FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (value, place) CROSS JOIN LATERAL jsonb_each(e.value) AS m
     WHERE jsonb_typeof(m.value) <> 'null' AND ((members -> m.key ? jsonb_typeof(m.value)) IS NOT TRUE
-          OR (m.key = 'version' AND jsonb_typeof(m.value) = 'string'
+          OR (m.key = 'version'
               AND (m.value #>> '{}' !~ '^[0-9]{1,19}$'
                    OR lpad(m.value #>> '{}', 19, '0') COLLATE "C" > '9223372036854775806'))) LIMIT 1;
     IF FOUND AND bad.kinds IS NULL THEN
@@ -662,6 +680,12 @@ BEGIN
             semel._json_shown(bad.value),
             (SELECT string_agg(k.k, ' or ') FROM jsonb_array_elements_text(bad.kinds) AS k (k))));
     END IF;
+    BEGIN
+        PERFORM count(*) FROM jsonb_to_recordset(messages) AS m (raw bytea, fingerprint bytea,
+                                                                 message_time timestamptz, delivery integer);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM semel._refuse(format('%s: messages: %s', who, SQLERRM));
+    END;
     RETURN NULL;
 EXCEPTION WHEN invalid_parameter_value OR insufficient_privilege THEN
     RETURN SQLSTATE || ' ' || SQLERRM;
@@ -684,10 +708,11 @@ CREATE TYPE semel._one AS (
     bytes        bytea,                                     -- from here on: of what may be plain
     print        bytea,
     event_time   timestamptz,
-    plain        boolean                                    -- the rules need not look, if it has no row
+    plain        boolean,                                   -- the rules need not look, if it has no row
+    copy         boolean                                    -- one with the same id comes before it
 );
 
--- The messages of a batch. Of several with the same id the first may be plain.
+-- The messages of a batch.
 CREATE FUNCTION semel._many(p semel._policy, messages jsonb) RETURNS semel._one[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
@@ -696,7 +721,7 @@ BEGIN
                 CASE WHEN NOT o.plain THEN NULL WHEN o.fingerprint IS NOT NULL THEN '\x63'::bytea || o.fingerprint
                      WHEN o.bytes IS NOT NULL THEN semel._fingerprint(o.payload, o.bytes) END,
                 CASE WHEN o.plain AND octet_length(o.message_id) IN (26, 36) AND p.timed_ids <> 'false'
-                     THEN semel._id_time(o.message_id, p.timed_ids <> 'uuidv7') END, o.plain)::semel._one
+                     THEN semel._id_time(o.message_id, p.timed_ids <> 'uuidv7') END, o.plain, o.copy)::semel._one
         FROM (SELECT b.*,
                      b.order_key IS NULL AND b.business_key IS NULL AND b.version IS NULL AND b.headers IS NULL
                      AND b.message_time IS NULL AND p.ord <> 'version' AND NOT p.one_source
@@ -704,7 +729,8 @@ BEGIN
                      AND greatest(octet_length(b.source), octet_length(b.type)) <= 255
                      AND num_nonnulls(b.payload, b.raw) < 2 AND coalesce(octet_length(b.bytes), 0) <= p.payload_max
                      AND coalesce(octet_length(b.fingerprint), 1) BETWEEN 1 AND 63 AND coalesce(b.delivery, 0) >= 0
-                     AND row_number() OVER (PARTITION BY b.source, b.message_id ORDER BY b.ordinal) = 1 AS plain
+                     AS plain,
+                     row_number() OVER (PARTITION BY b.source, b.message_id ORDER BY b.ordinal) > 1 AS copy
               FROM (SELECT e.ordinal::integer AS ordinal, e.message_id COLLATE "C" AS message_id,
                            coalesce(e.source, '') COLLATE "C" AS source, e.type, e.payload, e.raw, e.headers,
                            e.business_key, e.order_key, e.version, e.fingerprint, e.message_time, e.delivery,
@@ -718,8 +744,8 @@ BEGIN
         ORDER BY o.ordinal);
 END $$;
 
--- One look at the plain messages: the ordinals of those without a row (fresh); and of those with a final row, by their
--- ordinals, why they do not run, and their outcomes, else NULL. As in inbox_begin: without a lock, and not where that
+-- One look at the plain messages: the ordinals of those without a row (fresh; no copies); and of those with a final row,
+-- by their ordinals, why they do not run, and their outcomes, else NULL. As in inbox_begin: without a lock, and not where that
 -- would not do.
 CREATE FUNCTION semel._look_many(p semel._policy, ms semel._one[], OUT fresh integer[], OUT whys text[],
                                  OUT outcomes text[])
@@ -730,7 +756,7 @@ DECLARE
 BEGIN
     whys := array_fill(NULL::text, ARRAY[cardinality(ms)]);
     outcomes := whys;
-    SELECT coalesce(array_agg(o.ordinal ORDER BY o.ordinal) FILTER (WHERE i.arrival IS NULL), '{}'),
+    SELECT coalesce(array_agg(o.ordinal ORDER BY o.ordinal) FILTER (WHERE i.arrival IS NULL AND NOT o.copy), '{}'),
            array_agg(o.ordinal) FILTER (WHERE i.arrival IS NOT NULL AND i.open_for IS NULL)
     INTO fresh, final
     FROM unnest(ms) AS o JOIN semel.stream AS s ON s.consumer = p.consumer AND s.source = o.source
@@ -845,6 +871,7 @@ DECLARE
     fresh integer[];
     whys text[];
     outcomes text[];
+    said text;
     loose boolean := NOT coalesce(nullif(current_setting('semel.strict', true), '')::boolean, true);
     refusal text := semel._check_many('inbox_begin_many', consumer, messages);
 BEGIN
@@ -866,7 +893,7 @@ BEGIN
                    CASE WHEN l.outcome IS NOT NULL THEN semel._jsonb(l.outcome) END
             FROM ROWS FROM (unnest(ms), unnest(whys), unnest(outcomes))
                  AS l (ordinal, message_id, source, type, payload, raw, headers, business_key, order_key, version,
-                       fingerprint, message_time, delivery, bytes, print, event_time, plain, why, outcome)
+                       fingerprint, message_time, delivery, bytes, print, event_time, plain, copy, why, outcome)
             ORDER BY l.ordinal;
             RETURN;
         END IF;
@@ -878,10 +905,14 @@ BEGIN
             attempt := CASE why WHEN 'new' THEN 1 ELSE 0 END;
             outcome := CASE WHEN outcomes[m.ordinal] IS NOT NULL THEN semel._jsonb(outcomes[m.ordinal]) END;
         ELSE
-            SELECT b.act, b.why, b.attempt, b.outcome INTO act, why, attempt, outcome
-            FROM semel.inbox_begin(consumer, m.message_id, m.source, m.type, m.payload, m.raw, m.headers,
-                                   m.business_key, m.order_key, m.version, m.fingerprint, m.message_time, m.delivery)
-                 AS b;
+            SELECT b.act, b.why, b.attempt, b.outcome INTO act, why, attempt, said
+            FROM semel._begin(consumer, m.message_id, m.source, m.type, m.payload, m.raw, m.headers, m.business_key,
+                              m.order_key, m.version, m.fingerprint, m.message_time, m.delivery, true) AS b;
+            IF act IS NULL THEN
+                RAISE EXCEPTION USING ERRCODE = left(said, 5),
+                    MESSAGE = semel._refused_of_many('inbox_begin_many', m.ordinal, said);
+            END IF;
+            outcome := CASE WHEN said IS NOT NULL THEN semel._jsonb(said) END;
         END IF;
         ordinal := m.ordinal;
         message_id := m.message_id;
@@ -914,14 +945,15 @@ BEGIN
         DELETE FROM semel.begun AS b WHERE b.ctid = ANY (places);
         PERFORM semel._count_begun(-cardinality(places), consumer);
     END IF;
-    FOR m IN SELECT e.message_id, e.source, e.outcome
+    FOR m IN SELECT e.ordinal, e.message_id, e.source, e.outcome
              FROM ROWS FROM (jsonb_to_recordset(messages) AS (message_id text, source text, outcome jsonb))
                   WITH ORDINALITY AS e (message_id, source, outcome, ordinal)
              WHERE cardinality(ended) < jsonb_array_length(messages) AND e.ordinal <> ALL (ended)
              ORDER BY e.ordinal LOOP
         refusal := semel._done(consumer, m.message_id, m.source, m.outcome);
         IF refusal IS NOT NULL THEN
-            RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+            RAISE EXCEPTION USING ERRCODE = left(refusal, 5),
+                MESSAGE = semel._refused_of_many('inbox_done_many', m.ordinal, refusal);
         END IF;
     END LOOP;
 END $$;
@@ -937,16 +969,20 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
     END IF;
     FOR ordinal, message_id, source, act, due_at, why, status, hint IN
-        SELECT e.ordinal::integer, e.message_id, coalesce(e.source, ''), f.act, f.due_at, f.why, f.status, f.hint
+        SELECT e.ordinal::integer, e.message_id, coalesce(e.source, ''), f.act, f.due_at, f.why, f.status, f.outcome
         FROM ROWS FROM (jsonb_to_recordset(messages) AS (
             message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb, business_key text,
             order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer, class text,
             reason text)) WITH ORDINALITY AS e (
             message_id, source, type, payload, raw, headers, business_key, order_key, version, fingerprint,
             message_time, delivery, class, reason, ordinal)
-        CROSS JOIN LATERAL semel.inbox_fail(inbox_fail_many.consumer, e.message_id, e.source, e.type, e.payload, e.raw,
-            e.headers, e.business_key, e.order_key, e.version, e.fingerprint, e.message_time, e.delivery, e.class,
-            e.reason) AS f LOOP
+        CROSS JOIN LATERAL semel._fail(inbox_fail_many.consumer, e.message_id, coalesce(e.source, ''), e.type,
+            e.payload, e.raw, e.headers, e.business_key, e.order_key, e.version, e.fingerprint, e.message_time,
+            e.delivery, e.class, e.reason) AS f LOOP
+        IF act IS NULL THEN
+            RAISE EXCEPTION USING ERRCODE = left(hint, 5),
+                MESSAGE = semel._refused_of_many('inbox_fail_many', ordinal, hint);
+        END IF;
         RETURN NEXT;
     END LOOP;
 END $$;

@@ -107,22 +107,35 @@ BEGIN
     END LOOP;
 END $$;
 
+-- What is wrong with the arguments of inbox_take, else NULL.
+CREATE FUNCTION semel._check_take(consumer text, max integer, lease interval) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._check_lease('inbox_take', lease);
+    PERFORM semel._check_given('inbox_take', 'consumer', consumer IS NOT NULL);
+    PERFORM semel._check_text('inbox_take', 'consumer', consumer, 1);
+    PERFORM semel._check_max('inbox_take', max, 1000);
+    PERFORM semel._check_access('inbox_take', consumer);
+    PERFORM semel._policy(consumer);
+    RETURN NULL;
+EXCEPTION WHEN invalid_parameter_value OR insufficient_privilege THEN
+    RETURN SQLSTATE || ' ' || SQLERRM;
+END $$;
+
 CREATE FUNCTION semel.inbox_take(consumer text, max integer = 1, lease interval = NULL)
 RETURNS TABLE (token bigint, message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb,
                order_key text, version bigint, attempt integer, lease_until timestamptz, traceparent text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    lease_us bigint := semel._check_lease('inbox_take', lease);
+    refusal text := semel._check_take(consumer, max, lease);
     p semel._policy;
     m semel._message;
     r semel.inbox;
 BEGIN
-    PERFORM semel._check_given('inbox_take', 'consumer', consumer IS NOT NULL);
-    PERFORM semel._check_text('inbox_take', 'consumer', consumer, 1);
-    PERFORM semel._check_max('inbox_take', max, 1000);
-    PERFORM semel._check_access('inbox_take', consumer);
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = left(refusal, 5), MESSAGE = substr(refusal, 7);
+    END IF;
     p := semel._policy(consumer);
-    FOR r IN SELECT * FROM semel._take(p, max, coalesce(lease_us, p.lease)) LOOP
+    FOR r IN SELECT * FROM semel._take(p, max, coalesce(semel._check_lease('inbox_take', lease), p.lease)) LOOP
         m.source := r.source;
         m.message_id := r.message_id;
         PERFORM semel._hold(r.lease_token, 'claimed', p, m, r.attempts);
