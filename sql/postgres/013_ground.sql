@@ -7,8 +7,8 @@
 -- internal and granted to nobody, but for what operators do (018); what applications call is in 017 and 018, and
 -- docs/sql-postgres.md describes it.
 --
--- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; what the
--- functions inbox_... refuse they raise themselves, so that the CONTEXT of the error is one line: they ask one that gives
+-- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; what
+-- inbox_... refuse they raise themselves, so that the CONTEXT of the error is one line: they ask one that gives
 -- what the checks raise as a value, a refusal, which is an SQLSTATE, a space and the text; text is compared by bytes
 -- whatever the collation of what the caller passes.
 --

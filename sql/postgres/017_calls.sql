@@ -36,14 +36,6 @@ BEGIN
     RETURN a;
 END $$;
 
--- Has this transaction begun it, so that its row is not final yet?
-CREATE FUNCTION semel._is_begun(of_consumer text, from_source text, id text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN semel._in_hand(of_consumer, from_source, id)
-        OR EXISTS (SELECT FROM semel.begun AS g WHERE g.consumer = of_consumer COLLATE "C"
-                          AND g.source = from_source COLLATE "C" AND g.message_id = id COLLATE "C");
-END $$;
-
 -- A plain message that was begun is older than the watermark: it is taken back, for the rules to judge.
 CREATE FUNCTION semel._taken_back(of_consumer text, from_source text, id text, event_time timestamptz)
 RETURNS boolean LANGUAGE plpgsql AS $$
@@ -61,19 +53,6 @@ BEGIN
     WHERE s.consumer = of_consumer COLLATE "C" AND s.source = from_source COLLATE "C" AND i.stream = s.stream
       AND i.key = semel.message_key(id);
     RETURN true;
-END $$;
-
--- Why a message with a final row does not run, where more is in that row than what inbox_begin looks at; NULL: the
--- rules have to look.
-CREATE FUNCTION semel._told(of_stream integer, of_key bytea, print bytea) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    r semel.inbox;
-BEGIN
-    SELECT i.* INTO r FROM semel.inbox AS i WHERE i.key = of_key AND i.stream = of_stream;
-    RETURN CASE WHEN r.processed_at IS NOT NULL AND semel._damaged(r) IS NOT TRUE
-                     AND NOT semel._conflicts(print, r.fingerprint) THEN
-                CASE r.status WHEN 'stale' THEN 'stale' WHEN 'prevented' THEN 'business_duplicate'
-                              ELSE 'duplicate' END END;
 END $$;
 
 -- A plain message (no keys, no version, no headers: most are) is judged by one look at all that is stored, and by its
@@ -744,9 +723,9 @@ BEGIN
         ORDER BY o.ordinal);
 END $$;
 
--- One look at the plain messages: the ordinals of those without a row (fresh; no copies); and of those with a final row,
--- by their ordinals, why they do not run, and their outcomes, else NULL. As in inbox_begin: without a lock, and not where that
--- would not do.
+-- One look at the plain messages: the ordinals of those without a row (fresh; no copies); and of those with a final
+-- row, by their ordinals, why they do not run, and their outcomes, else NULL. As in inbox_begin: without a lock, and
+-- not where that would not do.
 CREATE FUNCTION semel._look_many(p semel._policy, ms semel._one[], OUT fresh integer[], OUT whys text[],
                                  OUT outcomes text[])
 LANGUAGE plpgsql AS $$
