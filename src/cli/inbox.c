@@ -269,6 +269,8 @@ static const struct cli_command ls = {
 /* ---- export -------------------------------------------------------------------------------------- */
 
 #define EXPORT_PAGE 50
+#define EXPORT_PAGE_MOST 1000 /* where messages are small */
+#define EXPORT_SMALL ((size_t)4 << 20)
 
 /* As text, unless it is none, or its escapes make more of it than `semel send` takes in a line. */
 static void put_payload(struct semel_object *object, struct semel_str payload)
@@ -322,8 +324,15 @@ static int export_row(const struct semel_row *row)
     return cli_object_print(&object);
 }
 
+/* After a page whose payloads have so many bytes. A page may cost a walk over all rows: small ones are slow. */
+static size_t next_page(size_t page, size_t bytes)
+{
+    const size_t most = bytes < EXPORT_SMALL ? EXPORT_PAGE_MOST : EXPORT_PAGE;
+    return 2 * page < most ? 2 * page : most;
+}
+
 /* Payloads may not fit into memory together: a page that cannot be read is begun again with one row, and the pages
- * behind it grow again. */
+ * behind it grow again. Where nobody reads any more, no more is asked for. */
 static int export_all(struct semel_ops *ops, const struct semel_query *query)
 {
     struct semel_error err = {0};
@@ -334,7 +343,7 @@ static int export_all(struct semel_ops *ops, const struct semel_query *query)
     for (size_t page = EXPORT_PAGE; more;) {
         struct semel_arena arena;
         struct semel_row *rows = NULL;
-        size_t n = 0, damaged = 0;
+        size_t n = 0, damaged = 0, bytes = 0;
         semel__arena_init(&arena, CLI_JSON_MAX);
         semel_status status = semel_query_list(ops->store, &query->filter, after, page, true, &arena, &rows, &n,
                                                &damaged, &err);
@@ -342,16 +351,17 @@ static int export_all(struct semel_ops *ops, const struct semel_query *query)
             int one = export_row(&rows[i]);
             code = code != CLI_OK ? code : one;
             after = rows[i].arrival;
+            bytes += rows[i].payload.n;
         }
         semel__arena_done(&arena);
         if (status != SEMEL_OK && (again || page == 1))
             return cli_fail_error(status, &err, "reading the inbox");
         again = status != SEMEL_OK || (again && n == 0);
         if (status == SEMEL_OK) {
-            more = n + damaged >= page && (n > 0 || page < EXPORT_PAGE);
+            more = n + damaged >= page && (n > 0 || page < EXPORT_PAGE) && ferror(stdout) == 0;
             all_damaged += more && n == 0 ? 0 : damaged; /* else they come once more, in a larger page */
         }
-        page = status != SEMEL_OK ? 1 : 2 * page < EXPORT_PAGE ? 2 * page : EXPORT_PAGE;
+        page = status != SEMEL_OK ? 1 : next_page(page, bytes);
     }
     if (all_damaged > 0)
         return cli_fail(CLI_FAILED, "%zu row%s cannot be read as Semel's and %s left out", all_damaged,

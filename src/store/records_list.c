@@ -312,7 +312,7 @@ static void sift(struct listing *l, size_t max)
  * took the places of good ones, the next is twice as long. */
 static semel_status find_all(struct listing *l, size_t max, struct semel_error *err)
 {
-    size_t page = l->args.with_payload ? PAGE_PAYLOADS : l->way == BY_ALL ? max : PAGE;
+    size_t page = l->way == BY_ALL ? max : l->args.with_payload ? PAGE_PAYLOADS : PAGE;
     size_t least = 0;
     semel_status status = SEMEL_OK;
     l->args.window = 0;

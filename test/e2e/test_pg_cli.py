@@ -396,6 +396,35 @@ def test_show_and_discard_name_those_who_wait_for_a_business_key(pg):
     assert "holders" in pg.semel("inbox", "show", "pay-2", "--json").out
 
 
+def transactions(pg, wanted):  # noqa: F811
+    """How many transactions there are meanwhile. Those of a session are counted when it has ended."""
+    count = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    before = int(pg.sql(count)[0][0])
+    wanted()
+    wait_for(lambda: pg.sql(others) == [("0",)], "the session has ended")
+    return int(pg.sql(count)[0][0]) - before
+
+
+def test_small_messages_are_exported_in_long_pages_and_only_while_somebody_reads(pg):  # noqa: F811
+    pg.sql("SELECT count(p.act) FROM generate_series(1, 20000) AS i,"
+           " LATERAL semel.inbox_put('billing', 'm-' || i, payload => to_jsonb(repeat('x', 600))) AS p")
+    exported = []
+
+    def some():
+        with subprocess.Popen([binary(), "inbox", "export", "-c", "billing", "--store", pg.url],
+                              stdout=subprocess.PIPE) as export:
+            export.stdout.readline()
+            export.stdout.close()
+            assert export.wait() == 0
+
+    whole = transactions(pg, lambda: exported.extend(pg.semel("inbox", "export", "-c", "billing").out.splitlines()))
+    assert [json.loads(line)["id"] for line in exported] == [f"m-{i}" for i in range(1, 20001)]
+    assert whole < 100  # 400 pages of 50 would be more
+    part = transactions(pg, some)
+    assert 2 * part < whole, (part, whole)
+
+
 def test_a_payload_of_any_bytes_is_exported_and_sent_again(pg, tmp_path):  # noqa: F811
     rows = export_comes_back(pg.semel, lambda text: pg.sql(text.replace("inbox", "semel.inbox")), tmp_path)
     assert rows.pop("gone") == ("\\x", '{"semel_tombstone": "true"}')
