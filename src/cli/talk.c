@@ -368,7 +368,8 @@ bool cli_stdin_ready(int64_t wait_us)
     sigemptyset(&none);
     sigaction(SIGINT, &note, NULL);
     sigaction(SIGTERM, &note, NULL);
-    return pselect(STDIN_FILENO + 1, &in, NULL, NULL, &span, &none) > 0 && interrupted == 0;
+    bool ready = pselect(STDIN_FILENO + 1, &in, NULL, NULL, &span, &none) > 0;
+    return ready && !cli_interrupted(0); /* where stdin is ready at once, as a file is, no signal is delivered */
 }
 
 void cli_progress_begin(struct cli_progress *progress, const struct cli_args *args)

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 """`semel send`: a message in the inbox, as if its broker had delivered it."""
 import json
+import pathlib
+import re
+import signal
 import sqlite3
 import subprocess
 import time
 
 import pytest
 
-from conftest import binary, run
+from conftest import binary, run, wait_for
 
 
 def rows(store, columns="message_id"):
@@ -260,3 +263,24 @@ def test_lines_are_stored_and_no_lock_is_held_while_more_are_waited_for(store):
                 db.execute("COMMIT")
         child.stdin.close()
         assert child.stdout.read() == "3 lines: 3 accepted, 0 duplicates, 0 refused, 0 bad\n"
+
+
+def keeps_signals(child):
+    blocked = re.search(r"^SigBlk:\s*(\w+)$", pathlib.Path(f"/proc/{child.pid}/status").read_text(), re.MULTILINE)
+    return int(blocked[1], 16) & 1 << signal.SIGINT - 1
+
+
+def test_a_signal_ends_the_sending_of_a_file_between_two_batches(store, tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f'{{"id": "m-{i}", "payload": 1}}\n' for i in range(20000)))
+    with open(lines, encoding="ascii") as file, sqlite3.connect(store.path, isolation_level=None) as writer:
+        writer.execute("BEGIN IMMEDIATE")  # its first batch waits
+        child = subprocess.Popen([binary(), "send", "-c", "billing", "--lines", "--store", store.url], stdin=file,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: keeps_signals(child), "it keeps signals")
+        child.send_signal(signal.SIGINT)
+        writer.execute("ROLLBACK")
+        out, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and "interrupted at line" in err, (out, err)
+    stored = len(rows(store))
+    assert stored < 20000 and f" {stored} accepted" in out, (stored, out)
