@@ -82,8 +82,7 @@ class Message {
   key(step = 'effect') {
     const hash = createHash('sha256');
     for (const part of [this.consumer, this.source, String(this.id), step]) {
-      const size = Buffer.byteLength(part).toString(16).padStart(16, '0'); // 8 bytes
-      hash.update(size, 'hex').update(part);
+      hash.update(Buffer.byteLength(part).toString(16).padStart(16, '0'), 'hex').update(part); // 8 bytes of its size
     }
     return hash.digest('hex');
   }
