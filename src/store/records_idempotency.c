@@ -164,9 +164,11 @@ struct finding {
 static semel_status read_found(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
     const struct finding *f = ctx;
-    struct reading reading = {f->arena, &f->claims[item]->row};
-    f->claims[item]->seen = true;
-    return read_row(&reading, 0, row, err);
+    struct semel_key_claim *claim = f->claims[item];
+    struct reading reading = {f->arena, &claim->row};
+    semel_status status = read_row(&reading, 0, row, err);
+    claim->seen = status != SEMEL_OK || claim->row.token != claim->token; /* SQLite shows what was just inserted, too */
+    return status;
 }
 
 static size_t list_claims(const struct semel_key_batch *batch, bool all, struct semel_key_claim *list[SEMEL_KEYS_MAX])
