@@ -70,7 +70,7 @@ struct semel_handoff {
     size_t out, bytes; /* given and not answered */
     uint64_t seen, seen_bytes;
     uint64_t epoch;
-    struct semel_answer *answers, **answers_end;
+    struct semel_answered *answers, **answers_end;
     struct semel_broker *source; /* to be woken */
 };
 
@@ -84,7 +84,7 @@ static void batch_drop(struct batch *batch, size_t n)
     semel__free(batch);
 }
 
-static void answer_free(struct semel_answer *answer)
+static void answer_free(struct semel_answered *answer)
 {
     if (answer == NULL)
         return;
@@ -187,7 +187,7 @@ void semel__handoff_free(struct semel_handoff *handoff)
         semel__free(queue->returned);
     }
     while (handoff->answers != NULL) {
-        struct semel_answer *answer = handoff->answers;
+        struct semel_answered *answer = handoff->answers;
         handoff->answers = answer->next;
         answer_free(answer);
     }
@@ -320,20 +320,20 @@ semel_status semel__handoff_give_take(struct semel_handoff *handoff, struct seme
 
 /* ---- answers ------------------------------------------------------------------------------------- */
 
-struct semel_answer *semel__handoff_answers(struct semel_handoff *handoff, int wait_ms)
+struct semel_answered *semel__handoff_answers(struct semel_handoff *handoff, int wait_ms)
 {
     int64_t until_us = semel__steady_us() + (int64_t)wait_ms * 1000;
     pthread_mutex_lock(&handoff->lock);
     while (wait_ms > 0 && handoff->answers == NULL && semel__cond_wait(&handoff->answered, &handoff->lock, until_us))
         ;
-    struct semel_answer *answers = handoff->answers;
+    struct semel_answered *answers = handoff->answers;
     handoff->answers = NULL;
     handoff->answers_end = &handoff->answers;
     pthread_mutex_unlock(&handoff->lock);
     return answers;
 }
 
-bool semel__handoff_stale(struct semel_handoff *handoff, const struct semel_answer *answer)
+bool semel__handoff_stale(struct semel_handoff *handoff, const struct semel_answered *answer)
 {
     pthread_mutex_lock(&handoff->lock);
     bool stale = answer->epoch != handoff->epoch;
@@ -341,7 +341,7 @@ bool semel__handoff_stale(struct semel_handoff *handoff, const struct semel_answ
     return stale;
 }
 
-void semel__handoff_applied(struct semel_handoff *handoff, struct semel_answer *answer)
+void semel__handoff_applied(struct semel_handoff *handoff, struct semel_answered *answer)
 {
     pthread_mutex_lock(&handoff->lock);
     bool current = answer->epoch == handoff->epoch;
@@ -415,9 +415,9 @@ static void lane_applied(struct worker_queue *queue, uint64_t lane)
 
 /* ---- answers ------------------------------------------------------------------------------------- */
 
-static struct semel_answer *answer_new(const struct worker_queue *queue, size_t max)
+static struct semel_answered *answer_new(const struct worker_queue *queue, size_t max)
 {
-    struct semel_answer *answer = semel__calloc(1, sizeof *answer);
+    struct semel_answered *answer = semel__calloc(1, sizeof *answer);
     if (answer == NULL)
         return NULL;
     answer->queue = queue->index;
@@ -430,7 +430,7 @@ static struct semel_answer *answer_new(const struct worker_queue *queue, size_t 
 }
 
 /* The lane of a delivery that goes back stays closed until the marker comes by. Once for each lane of an answer. */
-static bool close_lane(struct worker_queue *queue, struct semel_answer *answer, uint64_t lane)
+static bool close_lane(struct worker_queue *queue, struct semel_answered *answer, uint64_t lane)
 {
     for (const struct slice *marker = answer->markers; marker != NULL; marker = marker->next)
         if (marker->lane == lane)
@@ -446,7 +446,7 @@ static bool close_lane(struct worker_queue *queue, struct semel_answer *answer, 
 }
 
 /* Under the lock. */
-static void post(struct semel_handoff *handoff, struct semel_answer *answer)
+static void post(struct semel_handoff *handoff, struct semel_answered *answer)
 {
     *handoff->answers_end = answer;
     handoff->answers_end = &answer->next;
@@ -461,7 +461,7 @@ static semel_status queue_answer(struct semel_broker *broker, const struct semel
     static const struct semel_settled acked = {.act = SEMEL_ACK};
     struct worker_queue *queue = (struct worker_queue *)broker;
     struct semel_handoff *handoff = queue->handoff;
-    struct semel_answer *answer = answer_new(queue, n);
+    struct semel_answered *answer = answer_new(queue, n);
     size_t held = 0, bytes = 0;
     if (answer == NULL)
         return semel__fail_memory(err);
@@ -519,7 +519,8 @@ static bool lock_and_wait(struct worker_queue *queue, int wait_ms)
 }
 
 /* Under the lock: the next delivery, or none in this slice. false: no memory to give one back. */
-static bool pop_one(struct worker_queue *queue, struct semel_answer *back, struct semel_delivery *deliveries, size_t *n)
+static bool pop_one(struct worker_queue *queue, struct semel_answered *back, struct semel_delivery *deliveries,
+                    size_t *n)
 {
     struct slice *slice = queue->slices;
     struct semel_handoff *handoff = queue->handoff;
@@ -541,7 +542,7 @@ static bool pop_one(struct worker_queue *queue, struct semel_answer *back, struc
 }
 
 /* Under the lock. Deliveries behind one that was given back go back as well. */
-static bool pop_all(struct worker_queue *queue, size_t max, struct semel_answer *back,
+static bool pop_all(struct worker_queue *queue, size_t max, struct semel_answered *back,
                     struct semel_delivery *deliveries, size_t *n)
 {
     while (queue->slices != NULL && *n < max && back->n < max) {
@@ -588,7 +589,7 @@ static semel_status queue_poll(struct semel_broker *broker, size_t max, int wait
     *ret_n = 0;
     release_held(queue);
     struct semel_delivery *deliveries = semel__arena_alloc(arena, max, sizeof *deliveries);
-    struct semel_answer *back = answer_new(queue, max);
+    struct semel_answered *back = answer_new(queue, max);
     if (deliveries == NULL || back == NULL || !make_room(queue, max)) {
         answer_free(back);
         return semel__fail_memory(err);

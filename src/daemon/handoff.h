@@ -38,8 +38,8 @@ semel_status semel__handoff_give_take(struct semel_handoff *handoff, struct seme
                                       const struct semel_delivery *deliveries, size_t n, struct semel_error *err);
 
 /* What a queue answered at once. Freed by semel__handoff_applied. */
-struct semel_answer {
-    struct semel_answer *next;
+struct semel_answered {
+    struct semel_answered *next;
     struct semel_reply *replies; /* acknowledged or given back: nothing else is known of them */
     size_t n;
     size_t queue;          /* private from here on */
@@ -47,11 +47,11 @@ struct semel_answer {
     uint64_t epoch;
 };
 /* What was answered since, in order; waits at most wait_ms for the first. NULL: nothing. */
-struct semel_answer *semel__handoff_answers(struct semel_handoff *handoff, int wait_ms);
+struct semel_answered *semel__handoff_answers(struct semel_handoff *handoff, int wait_ms);
 /* It is about deliveries from before the last invalidate: the broker knows nothing of them. */
-bool semel__handoff_stale(struct semel_handoff *handoff, const struct semel_answer *answer);
+bool semel__handoff_stale(struct semel_handoff *handoff, const struct semel_answered *answer);
 /* The broker has applied it, or its tags were fenced: what was given back comes again from now on. */
-void semel__handoff_applied(struct semel_handoff *handoff, struct semel_answer *answer);
+void semel__handoff_applied(struct semel_handoff *handoff, struct semel_answered *answer);
 /* The real broker was opened anew. */
 void semel__handoff_invalidate(struct semel_handoff *handoff);
 /* A queue could not give something back: the real broker has to be opened anew. */

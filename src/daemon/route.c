@@ -315,7 +315,7 @@ static struct semel_daemon *daemon_of(const struct source *source)
 
 /* FENCED is somebody else's delivery by now; anything else means that what we believe of the broker is not so, and
  * opening it anew makes everything unanswered come again. */
-static bool apply(struct source *source, const struct semel_answer *answer)
+static bool apply(struct source *source, const struct semel_answered *answer)
 {
     struct semel_error err = {0};
     semel_status status = semel_broker_answer(source->broker, answer->replies, answer->n, &err);
@@ -326,10 +326,10 @@ static bool apply(struct source *source, const struct semel_answer *answer)
     return false;
 }
 
-static void apply_all(struct source *source, struct semel_answer *answers)
+static void apply_all(struct source *source, struct semel_answered *answers)
 {
     while (answers != NULL) {
-        struct semel_answer *answer = answers;
+        struct semel_answered *answer = answers;
         answers = answer->next;
         if (!source->down && !semel__handoff_stale(source->route->handoff, answer))
             (void)apply(source, answer);

@@ -67,9 +67,9 @@ static void expect(struct semel_broker *queue, size_t n, ...)
 
 static void apply_all(struct semel_handoff *handoff)
 {
-    struct semel_answer *answers = semel__handoff_answers(handoff, 0);
+    struct semel_answered *answers = semel__handoff_answers(handoff, 0);
     while (answers != NULL) {
-        struct semel_answer *answer = answers;
+        struct semel_answered *answer = answers;
         answers = answer->next;
         semel__handoff_applied(handoff, answer);
     }
@@ -139,7 +139,7 @@ static void what_follows_a_delivery_that_went_back_goes_back_too(void **state)
     assert_int_equal(poll_tags(queue, 1, 0, tags), 1);
     later(queue, 1);
     expect(queue, 1, 4); /* not 2 and 3: they would overtake 1 */
-    struct semel_answer *answers = semel__handoff_answers(handoff, 0);
+    struct semel_answered *answers = semel__handoff_answers(handoff, 0);
     assert_non_null(answers);
     assert_int_equal(answers->replies[0].tag, 1);
     assert_int_equal(answers->replies[0].delay_ms, 7);
@@ -147,7 +147,7 @@ static void what_follows_a_delivery_that_went_back_goes_back_too(void **state)
     assert_int_equal(answers->next->replies[1].tag, 3);
     give(handoff, 1, 5, 2, 0); /* given before the source had gone back: neither may these */
     expect(queue, 0);
-    struct semel_answer *second = answers->next;
+    struct semel_answered *second = answers->next;
     semel__handoff_applied(handoff, answers);
     give(handoff, 1, 7, 1, 0); /* 2 and 3 have not been applied yet */
     expect(queue, 0);
@@ -331,7 +331,7 @@ static void toy_back(struct toy *toy, uint32_t lane, uint32_t offset)
         toy->seen[lane][i] = false;
 }
 
-static void toy_answer(struct toy *toy, const struct semel_answer *answer)
+static void toy_answer(struct toy *toy, const struct semel_answered *answer)
 {
     for (size_t i = 0; i < answer->n; i++) {
         const struct toy_tag *tag = &toy->tags[answer->replies[i].tag];
@@ -424,9 +424,9 @@ static void toy_source(struct toy *toy)
 {
     while (!toy_over(toy) && !atomic_load(&toy->broken)) {
         size_t out, room = semel__handoff_room(toy->handoff, &out);
-        struct semel_answer *answers = semel__handoff_answers(toy->handoff, room == 0 ? 5 : 0);
+        struct semel_answered *answers = semel__handoff_answers(toy->handoff, room == 0 ? 5 : 0);
         while (answers != NULL) {
-            struct semel_answer *answer = answers;
+            struct semel_answered *answer = answers;
             answers = answer->next;
             toy_answer(toy, answer);
             semel__handoff_applied(toy->handoff, answer);
