@@ -856,15 +856,33 @@ static void post_key_discard(struct task *t)
     command_key(t, SEMEL_COMMAND_DISCARD);
 }
 
+/* ---- reconciles ------------------------------------------------------------------------------------ */
+
+/* As `semel inbox reconcile --json` prints it. */
+static void answer_asked(struct task *t, const struct semel_asked *one, int code)
+{
+    const struct semel_reconcile_sum sum = {.found = 1, .known = one->known, .unknown = !one->known};
+    struct semel_buf messages;
+    semel__buf_init(&messages, SEMEL_API_BODY_MAX);
+    semel__ops_json_asked(&messages, one);
+    semel__ops_json_reconcile(semel__http_body(t->x), &sum, semel__buf_str(&messages));
+    semel__buf_done(&messages);
+    answer(t, one->known ? 200 : code);
+}
+
 static void answer_reconcile(struct task *t, semel_status status, const struct semel_reconcile *found,
                              const struct semel_error *err)
 {
     static const int codes[] = {
-        [SEMEL_RECONCILE_NO_SUCH] = 404, [SEMEL_RECONCILE_REFUSED] = 409, [SEMEL_RECONCILE_NO_ANSWER] = 502};
+        [SEMEL_RECONCILE_ASKED] = 502,   [SEMEL_RECONCILE_EARLY] = 409,     [SEMEL_RECONCILE_NO_SUCH] = 404,
+        [SEMEL_RECONCILE_REFUSED] = 409, [SEMEL_RECONCILE_NO_ANSWER] = 502,
+    };
     if (status != SEMEL_OK)
         fail(t, status, err);
     else if (found->end == SEMEL_RECONCILE_REPORTED)
         answer_report(t, &found->report);
+    else if (found->end == SEMEL_RECONCILE_ASKED || found->end == SEMEL_RECONCILE_EARLY)
+        answer_asked(t, &found->message, codes[found->end]);
     else
         semel__http_refuse(t->x, codes[found->end], "%s", found->text);
 }
@@ -906,30 +924,41 @@ static bool start_asking(struct task *t, struct semel_reconciling *asking)
     return started;
 }
 
+/* A message is ended with the words of the other side, so that only a key needs a reason. */
 static semel_status read_reconcile(struct task *t, struct semel_str *reason, struct semel_error *err)
 {
+    const bool key = semel__str_given(param(t, "key"));
     struct semel_str who = {0};
-    const struct member members[] = {{"reason", TEXT, reason}, {"who", TEXT, &who}};
-    semel_status status = read_body(t, members, 2, err);
+    const struct member members[] = {{"who", TEXT, &who}, {"reason", TEXT, reason}};
+    semel_status status = read_body(t, members, key ? 2 : 1, err);
     if (status == SEMEL_OK)
         status = set_who(t, who, err);
-    return status == SEMEL_OK && reason->n == 0 ? wrong(err, "reason", "given (goes to the audit log)") : status;
+    return status == SEMEL_OK && key && reason->n == 0 ? wrong(err, "reason", "given (goes to the audit log)") : status;
 }
 
-static void post_key_reconcile(struct task *t)
+static void begin_reconcile(struct task *t, const struct semel_reconcile_about *about)
 {
-    struct semel_str reason = {0};
     struct semel_reconciling *asking = NULL;
     struct semel_reconcile found = {0};
     struct semel_error err = {0};
-    semel_status status = read_reconcile(t, &reason, &err);
-    if (status == SEMEL_OK)
-        status = semel__reconcile_begin(t->ops, t->api->serve->conf, param(t, "scope"), param(t, "key"), RECONCILE_MS,
-                                        &asking, &found, &err);
+    semel_status status = semel__reconcile_begin(t->ops, t->api->serve->conf, about, RECONCILE_MS, &asking, &found,
+                                                 &err);
     if (status != SEMEL_OK || asking == NULL)
         answer_reconcile(t, status, &found, &err);
     else if (!start_asking(t, asking))
         semel__endpoint_later(t->x, AFTER_S, "too many reconciles run");
+}
+
+static void post_reconcile(struct task *t)
+{
+    struct semel_reconcile_about about = {.scope = param(t, "scope"), .key = param(t, "key")};
+    struct semel_str reason = {0};
+    struct semel_error err = {0};
+    semel_status status = read_reconcile(t, &reason, &err);
+    if (status != SEMEL_OK)
+        fail(t, status, &err);
+    else if (semel__str_given(about.key) || (about.row = find(t, false)) != NULL)
+        begin_reconcile(t, &about);
 }
 
 /* The other side has answered, or has not. */
@@ -1257,6 +1286,7 @@ static const struct {
     {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/retry", post_retry, false},
     {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/discard", post_discard, false},
     {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/resolve", post_resolve, false},
+    {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/reconcile", post_reconcile, false},
     {SEMEL_HTTP_BIT(GET), "/v1/outbox", get_events, false},
     {SEMEL_HTTP_BIT(GET), "/v1/outbox/{id}", get_event, true},
     {SEMEL_HTTP_BIT(POST), "/v1/outbox/{id}/retry", post_event_retry, true},
@@ -1266,7 +1296,7 @@ static const struct {
     {SEMEL_HTTP_BIT(GET), "/v1/keys/{scope}/{key}/body", get_key_body, true},
     {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/resolve", post_key_resolve, true},
     {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/discard", post_key_discard, true},
-    {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/reconcile", post_key_reconcile, true},
+    {SEMEL_HTTP_BIT(POST), "/v1/keys/{scope}/{key}/reconcile", post_reconcile, true},
     {SEMEL_HTTP_BIT(POST), "/v1/selections", post_selection, true},
     {SEMEL_HTTP_BIT(GET), "/v1/selections/{number}", get_selection, true},
     {SEMEL_HTTP_BIT(POST), "/v1/selections/{number}/resume", post_resume, true},

@@ -2,9 +2,8 @@
  *
  * reconcile.c: `semel inbox reconcile`: asks now what became of unknown outcomes, by the reconcile of a file's routes.
  */
+#include "admin/reconcile.h"
 #include "cli/cli.h"
-#include "conf/conf.h"
-#include "daemon/daemon.h"
 
 #define IDS_MAX 10000
 
@@ -13,50 +12,30 @@ struct report {
     struct semel_buf json;
 };
 
-static void report_one(void *ctx, struct semel_str consumer, struct semel_str id, const char *result,
-                       struct semel_str why)
+static void report_one(void *ctx, const struct semel_asked *one)
 {
     struct report *report = ctx;
-    struct semel_object object;
     char name[256], shown[256], text[500];
-    if (report->cli->json) {
-        semel__object_init(&object);
-        semel__object_text(&object, "consumer", consumer);
-        semel__object_text(&object, "id", id);
-        semel__object_text(&object, "result", semel__str(result));
-        semel__object_text(&object, "why", why);
-        struct semel_str one = semel__object_end(&object);
-        semel__buf_addz(&report->json, report->json.n > 0 ? "," : "");
-        semel__buf_add(&report->json, one.p, one.n);
-        report->json.failed |= object.buf.failed;
-        semel__object_done(&object);
-    }
-    semel__str_show(name, sizeof(name), id);
-    semel__str_show(shown, sizeof(shown), consumer);
-    semel__str_show(text, sizeof(text), why);
-    cli_say(report->cli, "%s (%s) %s%s%s", name, shown, result, text[0] != '\0' ? ": " : "", text);
+    if (report->cli->json)
+        semel__ops_json_asked(&report->json, one);
+    semel__str_show(name, sizeof(name), one->id);
+    semel__str_show(shown, sizeof(shown), one->consumer);
+    semel__str_show(text, sizeof(text), one->why);
+    cli_say(report->cli, "%s (%s) %s%s%s", name, shown, one->known ? "known" : "unknown", text[0] != '\0' ? ": " : "",
+            text);
 }
 
 static int print_sum(struct report *report, const struct semel_reconcile_sum *sum)
 {
-    struct semel_object object;
-    struct semel_buf list;
+    struct semel_buf whole;
     if (!report->cli->json) {
         cli_say(report->cli, "%zu asked for: %zu known, %zu unknown", sum->found, sum->known, sum->unknown);
         return CLI_OK;
     }
-    semel__buf_init(&list, CLI_JSON_MAX);
-    semel__buf_addz(&list, "[");
-    semel__buf_add(&list, report->json.p, report->json.n);
-    semel__buf_addz(&list, "]");
-    semel__object_init(&object);
-    semel__object_number(&object, "found", (int64_t)sum->found);
-    semel__object_number(&object, "known", (int64_t)sum->known);
-    semel__object_number(&object, "unknown", (int64_t)sum->unknown);
-    semel__object_raw(&object, "messages", semel__buf_str(&list));
-    object.buf.failed |= list.failed || report->json.failed;
-    semel__buf_done(&list);
-    return cli_object_print(&object);
+    semel__buf_init(&whole, CLI_JSON_MAX);
+    semel__ops_json_reconcile(&whole, sum, semel__buf_str(&report->json));
+    whole.failed |= report->json.failed;
+    return cli_json_print(&whole);
 }
 
 static int end(struct report *report, const struct cli_args *args, const struct semel_reconcile_sum *sum)
@@ -73,9 +52,10 @@ static int end(struct report *report, const struct cli_args *args, const struct 
 
 static int ask(struct cli *cli, const struct cli_args *args, const struct semel_conf *conf)
 {
-    const struct semel_daemon_options options = {.stores = cli_store_drivers(), .file = cli_operand(args, 0)};
     struct report report = {.cli = cli};
-    struct semel_reconcile what = {.consumer = cli_value(args, "consumer"), .report = report_one, .ctx = &report};
+    struct semel_reconcile_messages what = {.consumer = cli_value(args, "consumer"),
+                                            .report = report_one,
+                                            .ctx = &report};
     struct semel_reconcile_sum sum;
     struct semel_error err = {0};
     const char **ids = semel__arena_alloc(&cli->arena, cli_n(args), sizeof(*ids));
@@ -85,7 +65,7 @@ static int ask(struct cli *cli, const struct cli_args *args, const struct semel_
         ids[what.n_ids++] = cli_operand(args, i);
     what.ids = ids;
     semel__buf_init(&report.json, CLI_JSON_MAX);
-    semel_status status = semel__daemon_reconcile(conf, &options, &what, &sum, &err);
+    semel_status status = semel__reconcile_messages(conf, cli_store_drivers(), &what, &sum, &err);
     int code = status != SEMEL_OK ? cli_fail_error(status, &err, "asking") : end(&report, args, &sum);
     semel__buf_done(&report.json);
     return code;

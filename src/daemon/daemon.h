@@ -54,22 +54,4 @@ struct semel_relay_once {
 semel_status semel__daemon_relay_once(const struct semel_conf *conf, const struct semel_daemon_options *options,
                                       struct semel_relay_once *ret, struct semel_error *err);
 
-/* `semel inbox reconcile`: asks now, without threads, what became of messages whose outcome is unknown, and records the
- * answers. */
-struct semel_reconcile {
-    const char *consumer;   /* NULL: every route that can be asked for */
-    const char *const *ids; /* n_ids is 0: all that are unknown */
-    size_t n_ids;
-    /* `result` is known or unknown; why: in a clause. */
-    void (*report)(void *ctx, struct semel_str consumer, struct semel_str id, const char *result, struct semel_str why);
-    void *ctx;
-};
-struct semel_reconcile_sum {
-    size_t routes;                /* that have a reconcile */
-    size_t found, known, unknown; /* messages: that were looked at, known now, still unknown */
-};
-semel_status semel__daemon_reconcile(const struct semel_conf *conf, const struct semel_daemon_options *options,
-                                     const struct semel_reconcile *what, struct semel_reconcile_sum *ret,
-                                     struct semel_error *err);
-
 #endif

@@ -2,8 +2,7 @@
  *
  * worker.c: the workers of a route. One whose effects are in the database is core's pump on a queue of the handoff, or
  * on the HTTP endpoint of a route that listens; another calls what is outside of it; and the thread of a `pull` route
- * answers those who fetch what the workers have stored. `semel inbox reconcile` asks as a worker does, without a
- * daemon.
+ * answers those who fetch what the workers have stored.
  *
  * The first worker of a route also ticks: recovery, stored work that is due, purge. Every process does, and core makes
  * that safe. Where messages come from the inbox itself every worker ticks, and there is nothing else to do.
@@ -14,6 +13,7 @@
 #include <sys/epoll.h>
 #include <stdio.h>
 
+#include "admin/reconcile.h"
 #include "base/error.h"
 #include "store/query.h"
 #include "daemon/internal.h"
@@ -35,8 +35,6 @@
 #define ASK_FIRST_US (INT64_C(2) * 1000000)
 #define ASK_CEILING_US (INT64_C(60) * 1000000)
 #define ENDS_MAX 64
-#define PAGE 16
-#define ASKING_MAX ((size_t)512 << 20)
 #define COUNT_PAUSE_US INT64_C(1000000)
 #define ASK_ROWS 16
 #define UNHEARD_MAX \
@@ -607,14 +605,6 @@ static bool in_work(const struct outside *o, const struct semel_row *row)
     return false;
 }
 
-/* Its end was not reported, and its call may run until its time is over, by the store's clock (P45): only then can "not
- * done" be trusted. */
-static bool may_run_still(const struct semel_do *handler, const struct semel_row *row, int64_t store_us)
-{
-    int64_t timeout_us = handler->kind == SEMEL_DO_HTTP ? handler->u.http.timeout_us : handler->u.exec.timeout_us;
-    return row->progress.error_class == SEMEL_CLASS_LEASE && store_us - row->updated_us < timeout_us;
-}
-
 /* false: it is not asked for now. */
 static bool ask_row(struct outside *o, const struct semel_row *row, int64_t store_us, bool probe)
 {
@@ -622,7 +612,7 @@ static bool ask_row(struct outside *o, const struct semel_row *row, int64_t stor
     struct slot *slot = free_slot(o);
     if (slot == NULL || in_work(o, row))
         return false;
-    if (may_run_still(&o->worker->route->conf->handler, row, store_us)) {
+    if (semel__reconcile_too_early(&o->worker->route->conf->handler, row, store_us)) {
         o->ask_every_us = ASK_FIRST_US;
         return false;
     }
@@ -745,38 +735,6 @@ static void probed(struct outside *o, const struct semel_call_end *end)
     }
 }
 
-/* Records what a reconcile was answered: resolved, discarded or retried. *ret_reason: what the answer was; not given:
- * the outcome stays unknown. *ret_done: it is recorded; not, if the row has changed since updated_us. */
-static semel_status reconciled(struct semel_inbox *inbox, const struct semel__msg *msg, int64_t updated_us,
-                               const struct semel_call_end *end, struct semel_str *ret_reason, bool *ret_done,
-                               struct semel_error *err)
-{
-    struct semel_row row = {.source = msg->source,
-                            .id = msg->id,
-                            .order_key = msg->order_key,
-                            .version = msg->version,
-                            .n_wants = msg->n_business,
-                            .updated_us = updated_us};
-    struct semel_command command = {.row = &row, .who = SEMEL_STR("reconcile"), .outcome = end->outcome};
-    struct semel_command_result result = {0};
-    *ret_reason = (struct semel_str){0};
-    *ret_done = false;
-    for (size_t i = 0; i < msg->n_business; i++) /* what was listed wishes for them */
-        row.wants[i] = msg->business[i];
-    if (end->status != SEMEL_OK || end->result == SEMEL_MAYBE || end->result == SEMEL_PERMANENT)
-        return SEMEL_OK;
-    command.kind = end->result == SEMEL_DONE       ? SEMEL_COMMAND_RESOLVE
-                   : end->result == SEMEL_REJECTED ? SEMEL_COMMAND_DISCARD
-                                                   : SEMEL_COMMAND_RETRY;
-    command.reason = end->result == SEMEL_DONE       ? SEMEL_STR("the other side says that it was done")
-                     : end->result == SEMEL_REJECTED ? SEMEL_STR("the other side says that it was refused")
-                                                     : SEMEL_STR("the other side says that it was not done");
-    *ret_reason = command.reason;
-    semel_status status = semel__inbox_command(inbox, &command, &result, err);
-    *ret_done = status == SEMEL_OK && result.done;
-    return status;
-}
-
 /* The other side has answered: what was unknown is known, or stays so. */
 static void answered(struct outside *o, struct slot *slot, const struct semel_call_end *end)
 {
@@ -792,7 +750,8 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
                    SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
                    SEMEL_F_STR("id", msg->id), SEMEL_F_Z("idempotency_key", slot->call.key),
                    SEMEL_F_STR("why", end->reason));
-    semel_status status = reconciled(&worker->inbox, msg, slot->updated_us, end, &reason, &done, &err);
+    semel_status status = semel__reconcile_record(&worker->inbox, msg, slot->updated_us, SEMEL_STR("reconcile"), end,
+                                                  &reason, &done, &err);
     if (done)
         SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_INFO, "reconciled",
                    SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
@@ -1003,67 +962,6 @@ static void outside_finish(struct outside *o)
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
-static const char *text_of(struct semel_str s)
-{
-    return s.n > 0 ? s.p : NULL;
-}
-
-static semel_status open_http(const struct semel_conf_http *conf, struct semel_caller **ret, struct semel_error *err)
-{
-    int transient[SEMEL_SETTING_LIST_MAX];
-    struct semel_http_caller_settings settings = {
-        .transient = transient,
-        .n_transient = conf->transient.n,
-        .url = conf->url.p,
-        .reconcile_url = text_of(conf->reconcile),
-        .timeout_us = conf->timeout_us,
-        .concurrency = (size_t)conf->concurrency,
-        .headers = conf->headers.at,
-        .n_headers = conf->headers.n,
-        .idempotent = conf->idempotent,
-        .tls = conf->tls,
-    };
-    for (size_t i = 0; i < conf->transient.n; i++) {
-        int64_t status = 0;
-        (void)semel__str_int64(conf->transient.at[i], &status); /* checked when it was read */
-        transient[i] = (int)status;
-    }
-    return semel__http_caller_new(ret, &settings, err);
-}
-
-static void words(const struct semel_setting_list *list, const char **argv)
-{
-    for (size_t i = 0; i < list->n; i++)
-        argv[i] = list->at[i].p;
-    argv[list->n] = NULL;
-}
-
-static semel_status open_exec(const struct semel_conf_exec *conf, struct semel_caller **ret, struct semel_error *err)
-{
-    const char *argv[SEMEL_SETTING_LIST_MAX + 1], *reconcile[SEMEL_SETTING_LIST_MAX + 1];
-    struct semel_exec_caller_settings settings = {
-        .argv = argv,
-        .reconcile_argv = conf->reconcile.n > 0 ? reconcile : NULL,
-        .program = conf->program.p,
-        .reconcile_program = text_of(conf->reconcile_program),
-        .timeout_us = conf->timeout_us,
-        .concurrency = (size_t)conf->concurrency,
-        .env = conf->env.at,
-        .n_env = conf->env.n,
-        .idempotent = conf->idempotent,
-    };
-    words(&conf->argv, argv);
-    words(&conf->reconcile, reconcile);
-    return semel__exec_caller_new(ret, &settings, err);
-}
-
-/* A caller for the handler, which is http or exec. */
-static semel_status open_kind(const struct semel_do *handler, struct semel_caller **ret, struct semel_error *err)
-{
-    return handler->kind == SEMEL_DO_HTTP ? open_http(&handler->u.http, ret, err)
-                                          : open_exec(&handler->u.exec, ret, err);
-}
-
 static bool open_caller(struct outside *o)
 {
     struct daemon_route *route = o->worker->route;
@@ -1071,7 +969,7 @@ static bool open_caller(struct outside *o)
     for (int failures = 1; !semel__daemon_stopping(route->daemon); failures++) {
         struct semel_error err = {0};
         semel__task_beat(&o->worker->task);
-        semel_status status = open_kind(handler, &o->caller, &err);
+        semel_status status = semel__reconcile_caller(&o->caller, handler, INT64_MAX, &err);
         if (status == SEMEL_OK)
             return true;
         int wait_ms = semel__daemon_backoff_ms(failures, &o->worker->rng);
@@ -1146,204 +1044,4 @@ semel_status semel__daemon_worker_start(struct daemon_worker *worker, struct sem
     if (worker->broker == NULL)
         return semel__task_start(&worker->task, "pull", run_pull, worker, err);
     return semel__task_start(&worker->task, calls ? "calls" : "worker", calls ? run_outside : run_worker, worker, err);
-}
-
-/* ==== semel inbox reconcile ===========================================================================
- *
- * Asks the other side now what became of messages whose outcome is unknown. The daemon asks by itself, less and less
- * often; this is for the person who cannot wait, and needs no daemon.
- *
- * Invariants: it only asks, and never repeats a call. An answer is recorded under the row's time of change: where a
- * daemon was faster, nothing is recorded twice. A call that may still run is not asked for (P45).
- */
-
-struct asking {
-    const struct semel_route *route;
-    const struct semel_reconcile *what;
-    struct semel_reconcile_sum *sum;
-    struct semel_caller *caller;
-    struct semel_store *store;
-    struct semel_random rng;
-    struct semel_inbox inbox;
-    struct semel__handler none;
-    struct semel_arena arena;
-    struct {
-        struct semel_call call;
-        struct semel__msg msg;
-        int64_t updated_us;
-        bool used;
-    } slots[PAGE];
-};
-
-static bool can_ask(const struct semel_route *route)
-{
-    const struct semel_do *handler = &route->handler;
-    return (handler->kind == SEMEL_DO_HTTP && semel__str_given(handler->u.http.reconcile)) ||
-           (handler->kind == SEMEL_DO_EXEC && handler->u.exec.reconcile.n > 0);
-}
-
-static bool is_wanted(const struct asking *a, struct semel_str id)
-{
-    bool wanted = a->what->n_ids == 0;
-    for (size_t i = 0; !wanted && i < a->what->n_ids; i++)
-        wanted = semel__str_eqz(id, a->what->ids[i]);
-    return wanted;
-}
-
-static void report(const struct asking *a, struct semel_str id, const char *result, struct semel_str why)
-{
-    a->what->report(a->what->ctx, a->route->name, id, result, why);
-}
-
-/* ---- one answer ---------------------------------------------------------------------------------- */
-
-static semel_status record(struct asking *a, const struct semel_call_end *end, struct semel_error *err)
-{
-    size_t i = (size_t)((const char *)end->tag - (const char *)a->slots) / sizeof a->slots[0];
-    const struct semel__msg *msg = &a->slots[i].msg;
-    struct semel_str reason = {0};
-    bool done = false;
-    a->slots[i].used = false;
-    semel_status status = reconciled(&a->inbox, msg, a->slots[i].updated_us, end, &reason, &done, err);
-    if (status != SEMEL_OK)
-        return status;
-    a->sum->known += done;
-    a->sum->unknown += !done;
-    if (done)
-        report(a, msg->id, semel__str_given(reason) ? "known" : "unknown", reason);
-    else if (semel__str_given(reason))
-        report(a, msg->id, "unknown", SEMEL_STR("it has changed meanwhile: look again"));
-    else
-        report(a, msg->id, "unknown", end->status != SEMEL_OK ? semel__str(end->err.text) : end->reason);
-    return SEMEL_OK;
-}
-
-static size_t running(const struct asking *a)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < PAGE; i++)
-        n += a->slots[i].used;
-    return n;
-}
-
-static semel_status wait_all(struct asking *a, struct semel_error *err)
-{
-    struct semel_call_end ends[PAGE];
-    semel_status status = SEMEL_OK;
-    while (running(a) > 0) {
-        size_t n = semel__caller_wait(a->caller, -1, -1, ends, PAGE);
-        for (size_t i = 0; i < n; i++) {
-            struct semel_error own = {0};
-            semel_status one = record(a, &ends[i], &own);
-            if (status == SEMEL_OK && one != SEMEL_OK) {
-                status = one;
-                *err = own;
-            }
-        }
-    }
-    return status;
-}
-
-/* ---- a route ------------------------------------------------------------------------------------- */
-
-static semel_status ask_now(struct asking *a, const struct semel_row *row, int64_t store_us, struct semel_error *err)
-{
-    size_t i = 0;
-    if (!is_wanted(a, row->id))
-        return SEMEL_OK;
-    a->sum->found++;
-    if (may_run_still(&a->route->handler, row, store_us)) {
-        a->sum->unknown++;
-        report(a, row->id, "unknown",
-               SEMEL_STR("its call may still run, and could not be told from one that did nothing"));
-        return SEMEL_OK;
-    }
-    while (a->slots[i].used)
-        i++;
-    struct semel_call *call = &a->slots[i].call;
-    semel__row_msg(row, &a->slots[i].msg);
-    *call = (struct semel_call){.tag = &a->slots[i],
-                                .consumer = a->route->name,
-                                .msg = &a->slots[i].msg,
-                                .attempt = row->progress.attempts,
-                                .ask = true};
-    if (!semel__step_key(a->route->name, row->source, row->id, SEMEL_STR("effect"), call->key))
-        return semel__fail_memory(err);
-    a->slots[i].updated_us = row->updated_us;
-    a->slots[i].used = true;
-    semel__caller_start(a->caller, call);
-    return SEMEL_OK;
-}
-
-static semel_status ask_all(struct asking *a, struct semel_error *err)
-{
-    const struct semel_filter filter = {.consumer = a->route->name,
-                                        .states = 1u << SEMEL_STATE_UNKNOWN,
-                                        .received_before_us = SEMEL_NONE,
-                                        .received_after_us = SEMEL_NONE};
-    const size_t page = a->caller->concurrency < PAGE ? a->caller->concurrency : PAGE;
-    int64_t after = SEMEL_NONE, store_us = 0;
-    size_t n = page, damaged;
-    semel_status status = SEMEL_OK;
-    while (status == SEMEL_OK && n == page) {
-        struct semel_row *rows = NULL;
-        struct semel_error ignored = {0};
-        semel__arena_reset(&a->arena);
-        status = semel_query_list(a->store, &filter, after, page, true, &a->arena, &rows, &n, &damaged, err);
-        if (status == SEMEL_OK && n > 0)
-            status = semel_store_now(a->store, &store_us, err);
-        for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
-            after = rows[i].arrival;
-            status = ask_now(a, &rows[i], store_us, err);
-        }
-        semel_status waited = wait_all(a, status == SEMEL_OK ? err : &ignored); /* whatever was asked is recorded */
-        status = status == SEMEL_OK ? waited : status;
-    }
-    return status;
-}
-
-static semel_status ask_route(const struct semel_conf *conf, const struct semel_daemon_options *options,
-                              struct asking *a, struct semel_error *err)
-{
-    struct semel_store_options how = {0};
-    char owner[64];
-    snprintf(owner, sizeof owner, "reconcile/%ld", (long)getpid());
-    semel_status status = open_kind(&a->route->handler, &a->caller, err);
-    if (status == SEMEL_OK)
-        status = semel_store_open(&a->store, options->stores, conf->store.p, &how, err);
-    if (status == SEMEL_OK) {
-        semel__random_seed_os(&a->rng);
-        semel__arena_init(&a->arena, ASKING_MAX);
-        semel__inbox_init(&a->inbox, a->store, &a->route->policy, &a->none, &a->rng, semel__str(owner));
-        status = ask_all(a, err);
-        semel__inbox_done(&a->inbox);
-        semel__arena_done(&a->arena);
-    }
-    semel_store_close(a->store);
-    semel__caller_free(a->caller);
-    return status;
-}
-
-semel_status semel__daemon_reconcile(const struct semel_conf *conf, const struct semel_daemon_options *options,
-                                     const struct semel_reconcile *what, struct semel_reconcile_sum *ret,
-                                     struct semel_error *err)
-{
-    semel_status status = SEMEL_OK;
-    *ret = (struct semel_reconcile_sum){0};
-    for (size_t i = 0; status == SEMEL_OK && i < conf->n_routes; i++) {
-        const struct semel_route *route = &conf->routes[i];
-        struct asking *a;
-        if ((what->consumer != NULL && !semel__str_eqz(route->name, what->consumer)) || !can_ask(route))
-            continue;
-        ret->routes++;
-        a = semel__calloc(1, sizeof *a);
-        if (a == NULL)
-            return semel__fail_memory(err);
-        a->route = route;
-        a->what = what;
-        a->sum = ret;
-        status = ask_route(conf, options, a, err);
-        semel__free(a);
-    }
-    return status;
 }

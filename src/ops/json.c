@@ -225,6 +225,29 @@ void semel__ops_json_answer(struct semel_buf *buf, const struct semel_report *re
     semel__json_end(buf, &o);
 }
 
+void semel__ops_json_asked(struct semel_buf *buf, const struct semel_asked *one)
+{
+    struct semel_object o;
+    semel__object_init(&o);
+    semel__object_text(&o, "consumer", one->consumer);
+    semel__object_text(&o, "id", one->id);
+    semel__object_text(&o, "result", one->known ? SEMEL_STR("known") : SEMEL_STR("unknown"));
+    semel__object_text(&o, "why", one->why);
+    semel__buf_addz(buf, buf->n > 0 ? "," : "");
+    struct semel_str text = semel__object_end(&o);
+    semel__buf_add(buf, text.p, text.n);
+    buf->failed |= o.buf.failed;
+    semel__object_done(&o);
+}
+
+void semel__ops_json_reconcile(struct semel_buf *buf, const struct semel_reconcile_sum *sum, struct semel_str messages)
+{
+    semel__buf_addf(buf, "{\"found\":%zu,\"known\":%zu,\"unknown\":%zu,\"messages\":[", sum->found, sum->known,
+                    sum->unknown);
+    semel__buf_add(buf, messages.p, messages.n);
+    semel__buf_addz(buf, "]}\n");
+}
+
 static void fill_dry(struct semel_object *one, const void *ctx, size_t i)
 {
     const struct semel_group *group = &((const struct semel_groups *)ctx)->groups[i];

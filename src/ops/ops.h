@@ -351,6 +351,19 @@ void semel__ops_json_list(struct semel_buf *buf, const struct semel_list *list);
 void semel__ops_json_groups(struct semel_buf *buf, const struct semel_groups *groups);
 /* The row, its history, why it is not running and what would make it run. */
 void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts *facts);
+/* What came of asking the other side about messages whose outcome was unknown. */
+struct semel_asked {
+    struct semel_str consumer, id;
+    bool known; /* now */
+    struct semel_str why;
+};
+struct semel_reconcile_sum {
+    size_t routes;                /* that have a reconcile */
+    size_t found, known, unknown; /* messages: that were looked at, known now, still unknown */
+};
+/* One element of `messages`, after a comma where it is not the first; and the whole, with a newline. */
+void semel__ops_json_asked(struct semel_buf *buf, const struct semel_asked *one);
+void semel__ops_json_reconcile(struct semel_buf *buf, const struct semel_reconcile_sum *sum, struct semel_str messages);
 /* What came of commands to n rows: an array; of one row: an object. */
 struct semel_report {
     const struct semel_row *row;

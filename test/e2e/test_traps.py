@@ -2,14 +2,19 @@
 """What would otherwise be silent: unknown outcomes without their key, a store that needs a person, a label that differs
 from place to place, a route that pauses or does not start without a reason."""
 import json
+import signal
+import threading
+import urllib.error
+import urllib.request
 
 import pytest
 
 import scenes
+from api import ADMIN, READ
 from conftest import run
 from daemon import Daemon
 from listen import Listen, Other
-from pg import free_port
+from pg import free_port, pg, pg_server  # noqa: F401 (fixtures)
 
 
 @pytest.fixture
@@ -20,6 +25,11 @@ def books(store):
 @pytest.fixture
 def listen():
     return Listen()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def either(request):
+    return scenes.Books(request.getfixturevalue("store" if request.param == "sqlite" else "pg"))
 
 
 def post(listen, *ids):
@@ -66,6 +76,94 @@ def test_an_unknown_outcome_shows_its_key_everywhere_and_is_asked_for_now(tmp_pa
         assert all(call["method"] == "GET" for call in other.calls[posts:])  # it only asks
         assert reconcile("nobody").code == 3 and reconcile("--consumer", "other").code == 2
     assert reconcile("m3").code == 1  # nobody answers: it stays unknown
+
+
+class Asked:
+    """The other side of a route whose only call never ends, so that the daemon itself asks nothing meanwhile."""
+
+    def __init__(self):
+        self.known, self.entered, self.leave = {}, threading.Event(), threading.Event()
+        self.busy, self.end = threading.Event(), threading.Event()
+
+    def answer(self, call):
+        if call["method"] == "POST":
+            if call["headers"]["Semel-Message-Id"] == "busy":
+                self.busy.set()
+                self.end.wait(60)
+            return None, b""  # hangs up after it has read the request
+        id = call["path"].rsplit("/", 1)[1]
+        if id.startswith("slow") and self.busy.is_set():
+            self.entered.set()
+            self.leave.wait(60)
+        return 200, json.dumps({"state": self.known.get(id, "unknown")}).encode()
+
+
+# E2 I16: the daemon's own questions are kept away, so that every answer is that of the operator's.
+def test_operators_reconcile_a_message_over_http_as_by_the_command_line(tmp_path, either, listen):
+    there, found = Asked(), {}
+    with Other(there.answer) as other:
+        do = {"http": other.url + "/charges", "reconcile": other.url + "/charges/{id}", "concurrency": 1,
+              "timeout": "60s"}
+        daemon = Daemon(tmp_path, scenes.outside(either, listen, do, breaker={"failures": 100}),
+                        env={"ADMIN_TOKEN": ADMIN, "READ_TOKEN": READ})
+        daemon.settings["admin"].update(token="${ADMIN_TOKEN}", read_token="${READ_TOKEN}")
+        daemon.file.write_text(json.dumps(daemon.settings))
+
+        def ask(path, body=None, token=ADMIN):
+            request = urllib.request.Request(f"http://127.0.0.1:{daemon.port}/v1/inbox{path}",
+                                             None if body is None else json.dumps(body).encode(),
+                                             {"Authorization": f"Bearer {token}"})
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
+        def reconcile(id, body=None, **more):
+            return ask(f"/books/{id}/reconcile", {} if body is None else body, **more)
+
+        def command(id):
+            env = {**daemon.env, "LISTEN_TOKEN": "a-token-of-the-tests"}
+            return run("inbox", "reconcile", daemon.file, id, "--json", env=env)
+
+        with daemon:
+            daemon.ready()
+            post(listen, "m1", "m2", "m3", "slow1", "slow2")
+            daemon.until(lambda: either.states() == {"unknown": 5}, "nobody knows")
+            post(listen, "busy")
+            assert there.busy.wait(60)
+            there.known.update(m1="done", m2="done", slow1="not_done")
+            # as the command prints it
+            status, text = reconcile("m1", {"who": "mara"})
+            assert status == 200 and text.replace("m1", "m2") == command("m2").out, text
+            assert json.loads(text)["messages"][0]["result"] == "known"
+            status, text = reconcile("m3")
+            still = command("m3")
+            assert (status, still.code) == (502, 1) and text == still.out and json.loads(text)["unknown"] == 1, text
+            who = [row[0] for row in either.sql(f"SELECT who FROM {either.table('audit')} ORDER BY id")]
+            assert who[-2:] == ["mara, http@127.0.0.1", "reconcile"]
+            # what is refused
+            status, text = reconcile("m1")
+            assert status == 409 and "it is completed" in json.loads(text)["detail"], text
+            assert reconcile("nobody")[0] == 404 and ask("/nobody/m3/reconcile", {})[0] == 404
+            assert reconcile("m3", {"reason": "x"})[0] == 400 and reconcile("m3", token=READ)[0] == 403
+            # nobody waits for one that is asked, and a stop does not, either
+            for id, stops in (("slow1", False), ("slow2", True)):
+                asks = threading.Thread(target=lambda: found.update({id: reconcile(id)[0]}))
+                there.entered.clear()
+                asks.start()
+                assert there.entered.wait(60)
+                assert json.loads(ask(f"/books/{id}")[1])["status"] == "unknown" and id not in found
+                if stops:
+                    daemon.signal(signal.SIGTERM)
+                    there.end.set()
+                else:
+                    there.leave.set()
+                asks.join(60)
+                there.leave.clear()
+            assert daemon.wait() == 0 and found == {"slow1": 200, "slow2": 503}
+            there.leave.set()
+            assert either.states()["completed"] == 2
 
 
 # ---- status
