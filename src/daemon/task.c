@@ -70,10 +70,12 @@ void semel__task_beat(struct semel_task *task)
 
 bool semel__task_set_up(struct semel_task *task, bool up, const char *why)
 {
-    if (up && atomic_load(&task->up))
+    const bool was_up = atomic_load(&task->up), known = why != NULL && why[0] != '\0';
+    if (up && was_up)
         return true;
     pthread_mutex_lock(&task->lock);
-    (void)snprintf(task->why_down, sizeof(task->why_down), "%s", up || why == NULL ? "" : why);
+    if (up || was_up || known)
+        (void)snprintf(task->why_down, sizeof(task->why_down), "%s", up || !known ? "" : why);
     pthread_mutex_unlock(&task->lock);
     return atomic_exchange(&task->up, up);
 }

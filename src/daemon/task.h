@@ -56,7 +56,7 @@ void semel__task_join(struct semel_task *task);
 /* ---- by the task itself ---- */
 
 void semel__task_beat(struct semel_task *task);
-/* why: NULL where it is not known. Returns whether it was up. */
+/* why: NULL or "" where it is not known: then that of before stays. Returns whether it was up. */
 bool semel__task_set_up(struct semel_task *task, bool up, const char *why);
 
 /* ---- by any thread ---- */

@@ -326,7 +326,7 @@ static void tick(struct daemon_worker *worker, int64_t now_us)
     struct semel_error err = {0};
     size_t n = 0;
     semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
-    if (status == SEMEL_OK && worker->index == 0)
+    if (status == SEMEL_OK && worker->index == 0 && !worker->pump.store_down)
         status = semel__daemon_settings_ask(worker, &err);
     bool more = status == SEMEL_OK && n >= worker->pump.tick_max;
     semel__daemon_worker_ticked(worker, now_us, n == 0);
@@ -586,7 +586,7 @@ static void outside_tick(struct outside *o, int64_t now_us)
     struct semel_error err = {0};
     size_t n = 0;
     semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
-    if (status == SEMEL_OK)
+    if (status == SEMEL_OK && !worker->pump.store_down)
         status = semel__daemon_settings_ask(worker, &err);
     semel__daemon_worker_ticked(worker, now_us, n == 0 && o->used == 0);
     o->may_be_due = status == SEMEL_OK;

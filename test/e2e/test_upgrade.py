@@ -63,7 +63,8 @@ def test_a_program_on_a_schema_one_migration_older_ends_and_names_the_command(tm
 
 
 def test_a_running_program_serves_a_newer_schema_until_it_reconnects(tmp_path, pg):
-    newer = f"schema version {len(FILES) + 1}, this program knows versions up to {len(FILES)}: use a newer program"
+    newer = (f"the database has schema version {len(FILES) + 1}, this program knows versions up to {len(FILES)}: use a "
+             f"newer program")
     listen = Listen()
     pg.sql(LEDGER)
     with Daemon(tmp_path, settings(pg, listen)) as daemon:
@@ -71,10 +72,17 @@ def test_a_running_program_serves_a_newer_schema_until_it_reconnects(tmp_path, p
         pg.sql(f"INSERT INTO semel.schema VALUES ({len(FILES) + 1}, 'next')")
         assert post(listen, "pay-1") == 202
 
-        # It does not end, takes nothing, and reports why.
+        # It does not end, takes nothing, and reports why, whenever it has tried and while it waits.
         pg.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
                " AND pid <> pg_backend_pid()")
         daemon.until(lambda: newer in daemon.log(), "it reports the newer schema")
+        reasons = [daemon.get("/readyz")[1]]
+        def tried():
+            reasons.append(daemon.get("/readyz")[1])
+            return [line["error"] for line in daemon.lines("cannot reach the store; retrying")]
+        daemon.until(lambda: tried().count(newer) > 2, "it has tried again")
+        assert all(newer in reason for reason in reasons), reasons
+        assert set(tried()[tried().index(newer):]) == {newer}
         assert post(listen, "pay-2") == 503 and daemon.get("/readyz")[0] == 503
 
         # Applications that call the functions are of no version.
