@@ -349,6 +349,11 @@ semel_status semel__serve_reload(struct semel_serve *serve, struct semel_error *
     return semel__http_reload(serve->http, err);
 }
 
+void semel__serve_reloaded(struct semel_serve *serve, bool use)
+{
+    semel__http_reloaded(serve->http, use);
+}
+
 static const struct semel_setting_server *server_of(const struct semel_conf *conf, const struct semel_route *route,
                                                     bool pull)
 {

@@ -51,8 +51,9 @@ semel_status semel__serve_new(struct semel_serve **ret, const struct semel_conf 
                               const struct semel_serve_view *view, struct semel_log *log, struct semel_error *err);
 semel_status semel__serve_run(struct semel_serve *serve, struct semel_error *err); /* until it is stopped */
 void semel__serve_stop(struct semel_serve *serve, uint64_t deadline_ms);           /* any thread */
-/* Reads certificates again. Any thread. */
+/* Reads certificates again, which are used from _reloaded on, or dropped there: as those of net/http.h. */
 semel_status semel__serve_reload(struct semel_serve *serve, struct semel_error *err);
+void semel__serve_reloaded(struct semel_serve *serve, bool use);
 /* Takes the tokens of freshly read settings (from files or the environment), for the existing routes; nothing else of
  * `fresh` is used or kept. INVALID: routes that shared a token no longer do. Any thread. */
 semel_status semel__serve_tokens(struct semel_serve *serve, const struct semel_conf *fresh, struct semel_error *err);

@@ -462,22 +462,32 @@ static int next_signal(int wait_ms)
     return signal > 0 ? signal : 0;
 }
 
+/* All of it or nothing: who takes a token back must not believe that it is gone. */
+static semel_status renew(struct semel_daemon *daemon, const struct semel_conf *fresh, struct semel_error *err)
+{
+    semel_status status = daemon->serve != NULL ? semel__serve_reload(daemon->serve, err) : SEMEL_OK;
+    for (struct semel_unit *unit = daemon->units; unit != NULL && status == SEMEL_OK; unit = unit->next)
+        if (unit->kind->reload != NULL)
+            status = unit->kind->reload(unit, err);
+    if (status == SEMEL_OK && daemon->serve != NULL)
+        status = fresh != NULL ? semel__serve_tokens(daemon->serve, fresh, err)
+                               : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                                             "the settings could not be read again: every token stays as it was");
+    if (daemon->serve != NULL)
+        semel__serve_reloaded(daemon->serve, status == SEMEL_OK);
+    for (struct semel_unit *unit = daemon->units; unit != NULL; unit = unit->next)
+        if (unit->kind->reload != NULL)
+            unit->kind->reloaded(unit, status == SEMEL_OK);
+    return status;
+}
+
 static void reload(struct semel_daemon *daemon, struct semel_notify *notify)
 {
     struct semel_error err = {0};
     semel__notify_reloading(notify, semel__steady_us());
     struct semel_conf *fresh = daemon->options.reread != NULL ? daemon->options.reread(daemon->options.ctx) : NULL;
-    semel_status status = SEMEL_OK;
-    if (daemon->serve != NULL)
-        status = semel__serve_reload(daemon->serve, &err);
-    if (daemon->serve != NULL && status == SEMEL_OK) /* who takes a token back must not believe that it is gone */
-        status = fresh != NULL ? semel__serve_tokens(daemon->serve, fresh, &err)
-                               : semel__fail(&err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                                             "the settings could not be read again: every token stays as it was");
+    semel_status status = renew(daemon, fresh, &err);
     semel__conf_free(fresh);
-    for (struct semel_unit *unit = daemon->units; unit != NULL && status == SEMEL_OK; unit = unit->next)
-        if (unit->kind->reload != NULL)
-            status = unit->kind->reload(unit, &err);
     if (status == SEMEL_OK)
         SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "reloaded certificates, tokens and secrets",
                    SEMEL_F_INT("units", daemon->n_units));

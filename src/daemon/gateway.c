@@ -447,6 +447,13 @@ static semel_status reload(struct semel_unit *unit, struct semel_error *err)
     return status;
 }
 
+static void reloaded(struct semel_unit *unit, bool use)
+{
+    struct daemon_gateway *g = gateway_of(unit);
+    for (size_t i = 0; i < g->n_loops; i++)
+        semel__http_reloaded(g->loops[i].http, use);
+}
+
 const struct semel_unit_kind semel__daemon_gateways = {
     .section = "gateways",
     .build = build,
@@ -456,5 +463,6 @@ const struct semel_unit_kind semel__daemon_gateways = {
     .json = json,
     .count = count,
     .reload = reload,
+    .reloaded = reloaded,
     .free = free_gateway,
 };

@@ -41,7 +41,9 @@ struct semel_unit_kind {
     /* Counts what the unit has in the store, for its gauges. By the task that counts. */
     semel_status (*count)(struct semel_unit *unit, struct semel_store *store, struct semel_arena *arena,
                           struct semel_error *err);
-    semel_status (*reload)(struct semel_unit *unit, struct semel_error *err); /* NULL, or: reads certificates again */
+    /* Both NULL, or: reads certificates again; uses them, or drops them. */
+    semel_status (*reload)(struct semel_unit *unit, struct semel_error *err);
+    void (*reloaded)(struct semel_unit *unit, bool use);
     void (*free)(struct semel_unit *unit);
 };
 

@@ -235,9 +235,10 @@ semel_status semel__http_run(struct semel_http *http, struct semel_error *err);
 /* Accepts no new connections, closes idle ones, lets running requests be answered; after deadline_ms closes the rest.
  * The earliest deadline of several calls counts. Any thread; only wakes the loop. */
 void semel__http_stop(struct semel_http *http, uint64_t deadline_ms);
-/* Reads certificates, keys and CAs again. New connections use them, open ones do not change. When one of them is
- * unusable all the old ones stay. Any thread; blocks on files, not on the loop. */
+/* Reads certificates, keys and CAs again; whatever it returns, _reloaded comes next. With `use` new connections use
+ * them, open ones do not change; without it the old ones stay. Any thread; _reload blocks on files, not on the loop. */
 semel_status semel__http_reload(struct semel_http *http, struct semel_error *err);
+void semel__http_reloaded(struct semel_http *http, bool use);
 /* Replaces the listener's tokens. Any thread. */
 semel_status semel__http_set_tokens(struct semel_http_listener *listener, const struct semel_http_token *tokens,
                                     size_t n_tokens, struct semel_error *err);

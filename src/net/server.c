@@ -54,7 +54,8 @@ struct semel_http_listener {
     size_t n_peers; /* without those that are being refused for lack of room */
     semel_http_crowded crowded;
     pthread_mutex_t tls_lock;
-    SSL_CTX *tls; /* NULL: plain */
+    SSL_CTX *tls;   /* NULL: plain */
+    SSL_CTX *fresh; /* between _reload and _reloaded, of who calls these */
     char *cert_file, *key_file, *client_ca_file;
 };
 
@@ -1205,30 +1206,26 @@ semel_status semel__http_run(struct semel_http *http, struct semel_error *err)
 
 semel_status semel__http_reload(struct semel_http *http, struct semel_error *err)
 {
-    SSL_CTX **fresh;
-    size_t n = 0, done = 0;
-    for (const struct semel_http_listener *l = http->listeners; l != NULL; l = l->next)
-        n++;
-    fresh = semel__calloc(n + 1, sizeof(SSL_CTX *));
-    if (fresh == NULL)
-        return semel__fail_memory(err);
     semel_status status = SEMEL_OK;
-    for (const struct semel_http_listener *l = http->listeners; l != NULL && status == SEMEL_OK; l = l->next, done++)
+    for (struct semel_http_listener *l = http->listeners; l != NULL && status == SEMEL_OK; l = l->next)
         if (l->cert_file != NULL)
-            status = semel__tls_server_context(&fresh[done], l->cert_file, l->key_file, l->client_ca_file, err);
-    size_t i = 0;
-    for (struct semel_http_listener *l = http->listeners; l != NULL; l = l->next, i++) {
-        SSL_CTX *old = fresh[i];
-        if (status == SEMEL_OK && fresh[i] != NULL) {
+            status = semel__tls_server_context(&l->fresh, l->cert_file, l->key_file, l->client_ca_file, err);
+    return status;
+}
+
+void semel__http_reloaded(struct semel_http *http, bool use)
+{
+    for (struct semel_http_listener *l = http->listeners; l != NULL; l = l->next) {
+        SSL_CTX *old = l->fresh;
+        if (use && l->fresh != NULL) {
             pthread_mutex_lock(&l->tls_lock);
             old = l->tls;
-            l->tls = fresh[i];
+            l->tls = l->fresh;
             pthread_mutex_unlock(&l->tls_lock);
         }
+        l->fresh = NULL;
         SSL_CTX_free(old);
     }
-    semel__free(fresh);
-    return status;
 }
 
 void semel__http_free(struct semel_http *http)

@@ -3,16 +3,20 @@
 
 There is no broker: who delivers again is the producer, who posts until he is answered (listen.Posts).
 """
+import http.client
 import json
+import pathlib
 import signal
+import ssl
 import threading
 
 import pytest
 
 import scenes
+from certs import Authority
 from daemon import Daemon
 from listen import Listen, Other, Posts
-from pg import pg_server  # noqa: F401
+from pg import free_port, pg_server  # noqa: F401
 from scenes import books  # noqa: F401
 
 
@@ -152,6 +156,62 @@ def test_a_token_that_was_not_read_again_is_not_said_to_be(tmp_path, books):
         daemon.until(lambda: daemon.lines("reloaded certificates, tokens and secrets"), "it is read")
         assert endpoint.post({}, token="the-first-token-of-it")[0] == 401
         assert endpoint.post({}, token="the-second-token-of-it")[0] != 401
+
+
+def test_a_reload_renews_all_or_nothing(tmp_path, books):
+    # B9
+    scenes.short_on(books, "sqlite")
+    authority, endpoint, gateway, token = Authority(tmp_path), Listen(), free_port(), tmp_path / "token"
+    ports = {"route": endpoint.port, "gateway": gateway}
+
+    def issue():
+        made = {name: authority.issue(name, "IP:127.0.0.1") for name in ports}
+        return {name: tuple(map(str, files)) for name, files in made.items()}
+
+    def served():
+        return {name: ssl.get_server_certificate(("127.0.0.1", port)) for name, port in ports.items()}
+
+    def knows(text):
+        trust = ssl.create_default_context(cafile=authority.file)
+        connection = http.client.HTTPSConnection("127.0.0.1", endpoint.port, timeout=60, context=trust)
+        connection.request("POST", "/books", b"{}", {"Authorization": f"Bearer {text}"})
+        status = connection.getresponse().status
+        connection.close()
+        return status != 401
+
+    def reload(text, times=1):
+        daemon.signal(signal.SIGHUP)
+        return daemon.until(lambda: daemon.lines(text)[times - 1:], "it is told")[-1]
+
+    files = issue()
+    tls = {name: {"cert_file": crt, "key_file": key} for name, (crt, key) in files.items()}
+    token.write_text("the-first-token-of-it")
+    source = endpoint.settings(token_file=str(token), tls=tls["route"])
+    del source["token"]
+    daemon = Daemon(tmp_path, {
+        "store": books.url,
+        "routes": {"r": {"from": source, "do": {"exec": ["/bin/true"]}, "horizon": {"broker": "1d"}}},
+        "gateways": {"g": {"listen": f"127.0.0.1:{gateway}", "tls": tls["gateway"], "guard": [{"match": "POST /"}],
+                           "upstream": {"url": "http://127.0.0.1:1"},
+                           "caller": {"header": "X-User", "trusted_from": ["127.0.0.1"]}}}})
+    failed = "reload failed; old certificates, tokens and secrets stay in use"
+    with daemon:
+        daemon.until(lambda: daemon.get("/healthz")[0] == 200, "it runs")
+        old, good = served(), daemon.file.read_text()
+        issue()
+        daemon.file.write_text(good.replace('"horizon"', '"horizno"'))
+        assert "every token stays as it was" in reload(failed)["error"] and served() == old
+        daemon.file.write_text(good)
+        crt = pathlib.Path(files["gateway"][0])
+        renewed = crt.read_text()
+        crt.write_text("nothing")
+        token.write_text("the-second-token-of-it")
+        assert str(crt) in reload(failed, 2)["error"] and served() == old
+        assert knows("the-first-token-of-it") and not knows("the-second-token-of-it")
+        crt.write_text(renewed)
+        reload("reloaded certificates, tokens and secrets")
+        assert all(now != old[name] for name, now in served().items())
+        assert knows("the-second-token-of-it") and not knows("the-first-token-of-it")
 
 
 # Every statement calls the clock by its full name, and no schema may be searched before pg_catalog.

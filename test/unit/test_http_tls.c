@@ -310,6 +310,16 @@ static void a_handshake_that_never_ends_is_cut_off(void **state)
     close(fd);
 }
 
+/* The serial number that a new client sees. */
+static long serial_now(void)
+{
+    struct tls_client client;
+    tls_open(&client);
+    long serial = serial_of(&client);
+    tls_close(&client);
+    return serial;
+}
+
 static void a_reload_changes_the_certificate_and_keeps_the_connections(void **state)
 {
     (void)state;
@@ -319,6 +329,11 @@ static void a_reload_changes_the_certificate_and_keeps_the_connections(void **st
     assert_hello(&old);
     make_pair(cert_file, key_file, 2, NULL);
     assert_int_equal(semel__http_reload(httpd.http, &err), SEMEL_OK);
+    assert_int_equal(serial_now(), 1); /* not yet */
+    semel__http_reloaded(httpd.http, false);
+    assert_int_equal(serial_now(), 1);
+    assert_int_equal(semel__http_reload(httpd.http, &err), SEMEL_OK);
+    semel__http_reloaded(httpd.http, true);
     tls_open(&fresh);
     assert_int_equal(serial_of(&old), 1);
     assert_int_equal(serial_of(&fresh), 2);
@@ -328,6 +343,7 @@ static void a_reload_changes_the_certificate_and_keeps_the_connections(void **st
 
     assert_int_equal(truncate(cert_file, 10), 0); /* what cannot be used changes nothing */
     assert_int_equal(semel__http_reload(httpd.http, &err), SEMEL_INVALID);
+    semel__http_reloaded(httpd.http, false);
     assert_non_null(strstr(err.text, "cert.pem"));
     tls_open(&fresh);
     assert_int_equal(serial_of(&fresh), 2);

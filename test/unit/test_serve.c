@@ -137,6 +137,7 @@ static void tokens_are_replaced_while_it_runs(void **state)
     assert_reply(served_reply(served_post(&served, "/in", "another-0123456789", "", "", 0)), 503, "not running");
     assert_reply(served_reply(served_post(&served, "/both/out/take", OUT_TOKEN, "", "", 0)), 503, "not running");
     assert_int_equal(semel__serve_reload(served.serve, &served.err), SEMEL_OK);
+    semel__serve_reloaded(served.serve, true);
     reading_done(&fresh);
 }
 
