@@ -12,6 +12,11 @@
 #include "store/migrations.h"
 #include "store/query.h"
 
+/* Also for an owner who is no superuser: pg_locks shows the locks of all roles. */
+#define HOLDERS                                                                                               \
+    "; who holds locks: SELECT pid, usename, mode, relation::regclass, xact_start, query FROM pg_locks JOIN " \
+    "pg_stat_activity USING (pid) WHERE granted AND relation::regclass::text LIKE 'semel.%'"
+
 /* The last version that there is. */
 static int newest(const struct cli_store_kind *kind)
 {
@@ -83,6 +88,9 @@ static int migrate(const struct cli *cli, const struct cli_args *args)
     if (url == NULL)
         return code;
     semel_status status = cli_store_try(url, true, &store, &err);
+    if (status == SEMEL_RETRY && err.cls == SEMEL_CLASS_TRANSIENT)
+        return cli_fail(CLI_STORE, "%s: %s; try again when it has ended%s", cli_store_shown(url), err.text,
+                        strcmp(cli_store_kind_of(url)->name, "postgres") == 0 ? HOLDERS : "");
     if (status != SEMEL_OK)
         return cli_store_fail(url, status, &err);
     int from = semel_query_schema_found(store);

@@ -8,6 +8,9 @@
  *
  * Invariants: a schema that is newer than this program is not touched.
  */
+#include <stdio.h>
+
+#include "base/error.h"
 #include "store/migrations.h"
 #include "store/records.h"
 
@@ -93,10 +96,23 @@ static semel_status apply(struct sql *db, const struct semel_migration *m, struc
                         err);
 }
 
+/* "55P03: canceling statement due to lock timeout" alone names neither the migration nor what has become of it. */
+static semel_status stopped(const struct semel_migration *m, semel_status status, struct semel_error *err)
+{
+    char text[sizeof(err->text)];
+    if (status != SEMEL_RETRY || err == NULL || err->cls != SEMEL_CLASS_TRANSIENT)
+        return status;
+    snprintf(text, sizeof(text), "%s", err->text);
+    return semel__fail(err, status, err->cls,
+                       "migration %d (%s) changed nothing: another transaction is in its way: %s", m->number, m->name,
+                       text);
+}
+
 /* Applies migration number version + 1, unless another process was faster. */
 static semel_status step(struct sql *db, int64_t *version, struct semel_error *err)
 {
     struct semel_store *store = &db->store;
+    const struct semel_migration *m = &db->driver->migrations[*version];
     int64_t now_us = 0;
     semel_status status = store->ops->begin(store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
@@ -105,13 +121,14 @@ static semel_status step(struct sql *db, int64_t *version, struct semel_error *e
     if (status == SEMEL_OK)
         status = known(db, version, err);
     if (status == SEMEL_OK && *version < (int64_t)*db->driver->n_migrations) {
-        status = apply(db, &db->driver->migrations[*version], err);
+        m = &db->driver->migrations[*version];
+        status = apply(db, m, err);
         *version += status == SEMEL_OK;
     }
     if (status == SEMEL_OK)
         return store->ops->commit(store, err);
     store->ops->rollback(store);
-    return status;
+    return stopped(m, status, err);
 }
 
 semel_status semel__record_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err)
