@@ -33,6 +33,7 @@ function decimal(text) {
 function number(text) {
   const value = Number(text);
   const written = String(value);
+  if (written === text) return text; // as most are sent
   const given = decimal(text);
   if (given.digits === '') return '0';
   if (!Number.isFinite(value) || value === 0 || given.digits.length > 17) throw new Raw();
@@ -41,31 +42,11 @@ function number(text) {
   return written;
 }
 
+// Without escapes a string is its own canonical text: its bytes were UTF-8, and have no control characters.
 function string(text) {
+  if (!text.includes('\\')) return text.slice(1, -1);
   const value = JSON.parse(text);
   if (value.includes('\0') || /\p{Surrogate}/u.test(value)) throw new Raw();
-  return value;
-}
-
-// A value of a text that JSON.parse has accepted: an object is a Map, an array an array, all else its canonical text.
-function read(tokens, depth) {
-  const token = tokens.next();
-  if (token[0] === '"') return JSON.stringify(string(token));
-  if (token !== '{' && token !== '[') return /^[-\d]/.test(token) ? number(token) : token;
-  if (depth === DEPTH) throw new Raw();
-  const value = token === '{' ? new Map() : [];
-  for (let next = tokens.peek(); next !== '}' && next !== ']'; next = tokens.peek()) {
-    if (next === ',') tokens.next();
-    if (token === '[') {
-      value.push(read(tokens, depth + 1));
-      continue;
-    }
-    const name = string(tokens.next());
-    tokens.next(); // the colon
-    if (value.has(name)) throw new Raw();
-    value.set(name, read(tokens, depth + 1));
-  }
-  tokens.next();
   return value;
 }
 
@@ -78,23 +59,49 @@ function endOf(text, from) {
   }
 }
 
-function tokensOf(text) {
-  const marks = /[-+.\w]+|["{}[\],:]/g;
-  const find = () => {
-    const found = marks.exec(text);
-    if (found === null || found[0] !== '"') return found && found[0];
-    marks.lastIndex = endOf(text, found.index);
-    return text.slice(found.index, marks.lastIndex);
-  };
-  let ahead = find();
-  return {
-    peek: () => ahead,
-    next() {
-      const now = ahead;
-      ahead = find();
-      return now;
-    },
-  };
+// The next character that says something.
+function mark(source) {
+  while (' \t\n\r,:'.includes(source.text[source.at])) source.at++;
+  return source.text[source.at];
+}
+
+// The string, number or word there, as it is written.
+const WORD = /[-+.\w]+/y;
+function token(source) {
+  const from = source.at;
+  if (source.text[from] === '"') {
+    source.at = endOf(source.text, from);
+  } else {
+    WORD.lastIndex = from;
+    WORD.test(source.text);
+    source.at = WORD.lastIndex;
+  }
+  return source.text.slice(from, source.at);
+}
+
+function plain(text) {
+  if (text[0] === '"') return text.includes('\\') ? JSON.stringify(string(text)) : text;
+  return /^[-\d]/.test(text) ? number(text) : text;
+}
+
+// A value of a text that JSON.parse has accepted: an object is a Map, an array an array, all else its canonical text.
+function read(source, depth) {
+  const first = mark(source);
+  if (first !== '{' && first !== '[') return plain(token(source));
+  if (depth === DEPTH) throw new Raw();
+  const value = first === '{' ? new Map() : [];
+  source.at++;
+  for (let next = mark(source); next !== '}' && next !== ']'; next = mark(source)) {
+    if (first === '[') {
+      value.push(read(source, depth + 1));
+      continue;
+    }
+    const name = string(token(source));
+    if (value.has(name)) throw new Raw();
+    value.set(name, read(source, depth + 1));
+  }
+  source.at++;
+  return value;
 }
 
 function write(value) {
@@ -133,7 +140,7 @@ function checkPointers(given) {
 function json(body, ignored) {
   const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(body);
   JSON.parse(text);
-  const value = ignored.reduce(ignore, read(tokensOf(text), 0));
+  const value = ignored.reduce(ignore, read({ text, at: 0 }, 0));
   return field('json') + field(Buffer.from(write(value)).toString('latin1'));
 }
 
