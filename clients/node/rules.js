@@ -30,6 +30,7 @@ const TITLES = {
   missing: 'The Idempotency-Key header is missing',
   malformed: 'The Idempotency-Key header is malformed',
   anonymous: 'The caller is not known',
+  caller: 'The name of the caller cannot be stored',
   'too-large': 'The request is too large',
   mismatch: 'The key was used for another request',
   running: 'A request with this key is running',
@@ -150,6 +151,9 @@ class Guard {
       throw new Refusal(401, 'anonymous', 'a key belongs to a caller, and this request has none');
     }
     const scope = caller === '' ? 'anonymous' : `caller:${caller}`;
+    if (Buffer.byteLength(scope) > 255 || /\0|\p{Surrogate}/u.test(scope)) {
+      throw new Refusal(403, 'caller', 'a caller has a name of at most 248 bytes of UTF-8, without NUL');
+    }
     const print = fingerprint({ ...look, body, listed: this.listed, ignore: this.ignore });
     const values = [`${Math.round(this.timeout * 1000)}ms`, scope, key, print, this.answer, this.keep];
     const { row, client } = await this.ask(values, this.wait);

@@ -292,7 +292,9 @@ def test_bad_keys_and_unknown_callers_are_refused(app, db):
                 '"1234"5678"', '"1234567\\a"', '"12345678\\"', '"' + '\\"' * 128 + '"']:
         assert problem(app.send(key=bad)) == (400, "malformed"), bad
     assert problem(app.send(user=None)) == problem(app.send(user=None, headers=[("X-User", "")])) == (401, "anonymous")
+    assert problem(app.send(user="u" * 249)) == problem(app.send(user="u" * 300)) == (403, "caller")
     assert (effects(db), keys(db)) == (0, 0)
+    assert app.send(user="u" * 248)[0] == 201
     for good in ["k" * 8, "k" * 255, '"' + "q" * 255 + '"', '1234"5678"', r'"a\"b\\c 12"']:
         assert app.send(key=good)[0] == 201, good
     assert committed(db, "SELECT count(*) FROM semel.idempotency WHERE key = %s", r'a"b\c 12') == [(1,)]

@@ -30,6 +30,7 @@ DROPPED = """
     x-trace-id x-amzn-trace-id x-cloud-trace-context server-timing idempotent-replayed semel-*""".split()
 IS_DROPPED = re.compile("|".join(DROPPED).replace("*", ".*").encode(), re.IGNORECASE)
 OUTCOME = b"semel-outcome"
+STORABLE = re.compile("[^\0\ud800-\udfff]*")
 # A key within its quotes. With them and its escapes it has at most 257 characters, as at the gateway.
 QUOTED = re.compile(rb'"((?:[^"\\]|\\["\\])*)"')
 
@@ -56,6 +57,7 @@ TITLES = {
     "malformed": "The Idempotency-Key header is malformed",
     "incomplete": "The request is not complete",
     "anonymous": "The caller is not known",
+    "caller": "The name of the caller cannot be stored",
     "too-large": "The request is too large",
     "mismatch": "The key was used for another request",
     "running": "A request with this key is running",
@@ -139,7 +141,10 @@ def key_of(values: Sequence[bytes]) -> str:
 def scope_of(caller: Optional[str], anonymous: bool) -> str:
     """An empty name, as of a header without a value, is nobody's."""
     if caller not in (None, ""):
-        return f"caller:{caller}"
+        scope = f"caller:{caller}"
+        if not STORABLE.fullmatch(scope) or len(scope.encode()) > 255:
+            raise Refusal(403, "caller", "a caller has a name of at most 248 bytes of UTF-8, without NUL")
+        return scope
     if not anonymous:
         raise Refusal(401, "anonymous", "a key belongs to a caller, and this request has none")
     return "anonymous"
