@@ -81,11 +81,7 @@ class Link {
       // An error of pg itself, such as a value that it cannot write, is not the connection's.
       return this.client.query(...asked).catch(async (error) => noted(error, error.severity || await answers()));
     };
-    try {
-      return await handler({ query }, given);
-    } finally {
-      lent = false;
-    }
+    return (async () => handler({ query }, given))().finally(() => { lent = false; });
   }
 
   query(...asked) {
@@ -101,19 +97,24 @@ class Link {
 async function transaction(pool, work) {
   const client = await pool.connect().catch((error) => noted(error, null));
   const link = new Link(client);
-  let broken;
+  let [broken, early] = [];
+  // A COMMIT that did not wait for its standby says so in a warning alone, and does not count (P16).
+  const hear = ({ routine }) => { early ||= routine === 'SyncRepWaitForLSN'; };
   client.on('error', ignored);
+  client.on('notice', hear);
   try {
     await link.query('BEGIN');
     const done = await work(link);
     const { command } = await link.query('COMMIT');
     if (command !== 'COMMIT') throw new Unusable(`COMMIT was answered by ${command}: nothing was recorded`);
+    if (early) throw new Unavailable('COMMIT did not wait for its synchronous standby, which may not have it');
     return done;
   } catch (error) {
     await client.query('ROLLBACK').catch((second) => { broken = second; });
     throw error;
   } finally {
     client.removeListener('error', ignored);
+    client.removeListener('notice', hear);
     client.release(broken);
   }
 }
@@ -208,8 +209,7 @@ class Inbox {
 
   // Within a transaction: is the lease still ours?
   async renew(link, token) {
-    const [{ inbox_renew: ours }] = await link.rows(this.renewal(token));
-    return ours;
+    return (await link.rows(this.renewal(token)))[0].inbox_renew;
   }
 
   renewal(token) {

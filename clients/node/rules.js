@@ -213,7 +213,10 @@ class Held {
       this.free(error);
       guard.log(`connection lost while a handler ran: ${error.message}; its work was rolled back`);
     };
+    // A COMMIT that did not wait for its standby says so in a warning alone (P16).
+    this.hear = ({ routine }) => { this.early ||= routine === 'SyncRepWaitForLSN'; };
     client.on('error', this.gone);
+    client.on('notice', this.hear);
     // What a handler is given: its queries are part of the transaction, until its answer is there.
     this.db = {
       query: (...given) => {
@@ -225,6 +228,7 @@ class Held {
 
   free(error) {
     this.client.removeListener('error', this.gone);
+    this.client.removeListener('notice', this.hear);
     free(this.client, error);
   }
 
@@ -246,6 +250,7 @@ class Held {
       if (done.command !== 'COMMIT') throw new Error(`COMMIT was answered by ${done.command}`);
     } catch (error) {
       this.free(error);
+      if (this.early) return this.doubtful();
       if (/^2[23]/.test(error.code || '')) {
         guard.log(`the work cannot be committed: ${error.message}; it was rolled back`);
         return new Refusal(500, 'failed', 'nothing was done').answer;
@@ -254,7 +259,13 @@ class Held {
       return this.readAgain().catch((refusal) => refusal.answer);
     }
     this.free();
-    return answer;
+    return this.early ? this.doubtful() : answer;
+  }
+
+  // What a repetition reads may still be lost.
+  doubtful() {
+    this.guard.log('COMMIT did not wait for its synchronous standby, which may not have it');
+    return notStored(false).answer;
   }
 
   async readAgain() {

@@ -7,6 +7,7 @@ its own. test_inbox_python.py, test_inbox_adapters.py and test_inbox_node.py run
 """
 import base64
 import collections
+import concurrent.futures
 import contextlib
 import datetime
 import json
@@ -26,8 +27,8 @@ import pytest
 
 from middleware import NODE_PATHS, Wire
 from pg import free_port
-from pgsql import (MIGRATIONS, SOURCE, Database, Shop, ask, committed, pg_server, poll,  # noqa: F401  (a fixture)
-                   run_file)
+from pgsql import (MIGRATIONS, SOURCE, Database, Shop, absent_standby, ask, committed,  # noqa: F401
+                   pg_server, poll, run_file)
 
 LONG = bool(os.environ.get("SEMEL_LONG"))
 APPS = pathlib.Path(__file__).parent / "apps"
@@ -349,6 +350,33 @@ def test_lost_commit_is_read_again(desk, when):
     assert said["acknowledge"] and (said["why"], said["outcome"]) == {
         "before": ("new", None), "after": ("duplicate", {"receipt": 7})}[when]
     assert desk.books() == [("m0", "1"), ("m1", "5")] and desk.app.wire.when is None
+
+
+# P16: the server says COMMIT all the same, with a warning, in its own language. A copy waits as the first one did
+def test_commit_that_did_not_wait_for_its_standby_is_not_acknowledged(desk):
+    desk.ask("put", message={"id": "w1", "body": "{}"})
+    desk.deliver(("m0", {}))
+    with concurrent.futures.ThreadPoolExecutor(1) as thread, absent_standby(desk.shop.server) as end:
+        for ask in [lambda: desk.deliver(("m1", {"cents": 5})), lambda: desk.deliver(("m1", {"cents": 5})),
+                    lambda: desk.deliver(("m2", {}), ("m3", {})), lambda: desk.ask("work_once")]:
+            said = thread.submit(ask)
+            end()
+            assert said.result()[0] == "Unavailable" and "standby" in said.result()[1], said.result()
+    assert desk.books() == [("m0", "1"), ("m1", "5"), ("m2", "1"), ("m3", "1")]
+    for id_ in ["m1", "m2", "m3"]:
+        said = desk.deliver((id_, {"cents": 5} if id_ == "m1" else {}))
+        assert (said["act"], said["why"]) == ("ack", "duplicate")
+
+
+# P16: of a claim that the standby may not have no call is made
+def test_claim_that_did_not_wait_for_its_standby_calls_nobody(desk):
+    desk.set('{"effect": "outside"}')
+    desk.deliver(("m0", {}), effect="outside")
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        with absent_standby(desk.shop.server) as end:
+            said = thread.submit(desk.deliver, ("m1", {}), effect="outside")
+            end()
+        assert said.result()[0] == "Unavailable" and len(desk.calls()) == 1, said.result()
 
 
 def test_dead_connection_in_a_handler_runs_it_again(desk):

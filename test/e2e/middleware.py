@@ -21,7 +21,8 @@ import threading
 import pytest
 
 from pg import free_port
-from pgsql import MIGRATIONS, SOURCE, Database, Shop, committed, pg_server, poll, run_file  # noqa: F401  (a fixture)
+from pgsql import (MIGRATIONS, SOURCE, Database, Shop, absent_standby, committed, pg_server, poll,  # noqa: F401
+                   run_file)
 
 HERE = pathlib.Path(__file__).parent / "apps"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "semel/node/node_modules"
@@ -471,6 +472,18 @@ def test_lost_answer_of_a_commit_is_read_again(app, shop, db):
     again = app.send()
     assert (again[0], again[2], header(again, "idempotent-replayed")) == (201, body, ["true"])
     assert (effects(db), keys(db)) == (1, 1)
+
+
+# P16: COMMIT was answered, and the standby may not have it; nor what a repetition would read now
+@pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_commit_that_did_not_wait_for_its_standby_is_503(app, shop, db, how):
+    assert app.send(key=KEY + "-0")[0] == 201
+    with absent_standby(shop.server) as end:
+        answer = in_background(app)
+        end(how)
+        assert problem(answer.result()) == (503, "not-stored") and b"not known yet" in answer.result()[2]
+        assert header(answer.result(), "retry-after") == ["1"] and "did not wait" in app.log.read_text()
+    assert header(app.send(), "idempotent-replayed") == ["true"] and (effects(db), keys(db)) == (2, 2)
 
 
 # P99

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the tests of PostgreSQL's SQL functions share: a database that psql has migrated, and short calls."""
 import collections
+import contextlib
 import json
 import multiprocessing
 import os
@@ -131,6 +132,29 @@ def committed(db, sql, *values):
 
 def consumer(db, name, **settings):
     committed(db, "SELECT semel.consumer(%s, %s)", name, json.dumps(settings))
+
+
+@contextlib.contextmanager
+def absent_standby(server):
+    """Every COMMIT waits for a standby that does not exist. Gives what ends such a wait, as an administrator would; its
+    argument is the function that does it."""
+    eye = psycopg2.connect(host="127.0.0.1", port=server.port, dbname="postgres", user="postgres")
+    eye.autocommit = True
+
+    def standbys(setting):
+        ask(eye, f"ALTER SYSTEM {setting}")
+        ask(eye, "SELECT pg_reload_conf()")
+        poll(lambda: bool(ask(eye, "SHOW synchronous_standby_names")[0][0]) == ("=" in setting))
+
+    def end(how="pg_cancel_backend"):
+        poll(lambda: ask(eye, f"SELECT {how}(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' "
+                              "AND backend_type = 'client backend'"))
+    standbys("SET synchronous_standby_names = 'none_such'")
+    try:
+        yield end
+    finally:
+        standbys("RESET synchronous_standby_names")
+        eye.close()
 
 
 def documentation(name):

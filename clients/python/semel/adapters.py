@@ -2,18 +2,23 @@
 """An inbox and an outbox on a database connection that an application has: SQLAlchemy's sessions, and Django's."""
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Any, AsyncIterator, Callable, Coroutine, Iterator
 
+from .drivers import heard
 from .links import Link
 from .message import Unusable
 
 
-def cause_of(error: Any) -> Any:
-    """Of an error of SQLAlchemy or Django that of the driver: None, if there was none. Any other one is its own."""
-    while type(error).__module__.startswith("django.db"):
-        error = error.__cause__
-    return getattr(error, "orig", error)
+@contextmanager
+def atomic(alias: str) -> Iterator[None]:
+    """Django's, for a whole transaction. What the application has for behind its COMMIT is done in any case."""
+    from django.db import connections, transaction
+    with ExitStack() as behind, transaction.atomic(using=alias, durable=True):
+        stops: list[Callable[[], None]] = []
+        transaction.on_commit(lambda: stops[0](), using=alias)  # the first of those
+        yield
+        stops.append(behind.enter_context(heard(connections[alias].connection)))
 
 
 class InterfaceError(Exception):
@@ -25,8 +30,11 @@ class SQLAlchemy(Link):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        with self.db.begin() as self.tx:
+        from sqlalchemy import event
+        with ExitStack() as behind, self.db.begin() as self.tx:
             yield
+            stop = behind.enter_context(heard(self.tx.connection().connection.dbapi_connection))
+            event.listen(self.tx, "after_commit", lambda _: stop())  # before the pool gives it to somebody else
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -50,10 +58,10 @@ class Django(Link):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        from django.db import connections, transaction
+        from django.db import connections
         self.tx = connections[self.db]
         self.tx.close_if_unusable_or_obsolete()
-        with transaction.atomic(using=self.db, durable=True):
+        with atomic(self.db):
             yield
 
     @asynccontextmanager

@@ -19,8 +19,9 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from . import rules
+from .drivers import log, waited
 from .links import settled
-from .rules import Refusal, log
+from .rules import Refusal
 
 
 def connection(request: Any) -> psycopg.AsyncConnection[Any]:
@@ -67,10 +68,7 @@ class _Request:
             scope = rules.scope_of(await settled(self.set.caller(self.scope)), self.set.anonymous)
             self.arguments = self.set.beginning(scope, key, await self.fingerprint(body))
             row = await self.begin(self.set.wait)
-            if row[0] == "run":
-                await self.run(row[4], body)
-            else:
-                await self.answer(*rules.replay(row))
+            await (self.run(row[4], body) if row[0] == "run" else self.answer(*rules.replay(row)))
         except Refusal as refusal:
             await self.answer(*refusal.answer)
         finally:
@@ -168,7 +166,8 @@ class _Request:
             if rules.completes(self.status, self.headers):
                 await self.conn.execute(rules.FINISH, self.set.ending(token, self.status, self.headers, body))
                 try:
-                    await self.conn.commit()
+                    with rules.durable(waited(self.conn)):
+                        await self.conn.commit()
                 except psycopg.OperationalError as error:
                     log.error("COMMIT has no answer: %s; the key is read again", error)
                     return await self.read_again()

@@ -20,7 +20,9 @@ from django.http import HttpResponse
 from django.utils.module_loading import import_string
 
 from . import rules
-from .rules import Refusal, log
+from .adapters import atomic
+from .drivers import log
+from .rules import Refusal
 
 class Lost(Exception):
     """The connection was lost after the key was begun: the COMMIT may have happened."""
@@ -75,7 +77,7 @@ class Idempotency:
         while True:
             row: Any = None
             try:
-                with transaction.atomic(using=self.using, durable=True):
+                with rules.durable(atomic(self.using)):
                     row = self.call(rules.BEGIN, arguments)
                     if row[0] == "run":
                         return row, run(row[4])

@@ -27,21 +27,17 @@ Where the effect is outside the database, effect="outside" (or "keyed": safe to 
 charge(message), in no transaction, under a lease that a heartbeat renews; its Idempotency-Key is message.key(),
 and an exception that is in no class is unknown (keyed: transient).
 """
-from __future__ import annotations
-
 import json
-import logging
 import random
 import time
 from dataclasses import replace
 from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 from uuid import UUID
 
-from .adapters import cause_of
+from .drivers import cause_of, log
 from .links import Link, now, settled
 from .message import KINDS, Answer, Message, StoreError, Unavailable, Unusable, clean, converted, moment, text_of
 
-log = logging.getLogger("semel")
 Call = Tuple[str, Tuple[Any, ...]]
 Kinds = Sequence[Type[BaseException]]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -124,8 +120,7 @@ class AsyncInbox:
 
     async def again(self, link: Link, error: Exception, n: int) -> str:
         """Pauses, if repeating can settle it: `again` or `lost`. Raises any other error."""
-        state = state_of(error)
-        if state is None:
+        if (state := state_of(error)) is None:
             raise error
         kind, said = kind_of(state.replace("57014", "57")), said_by(error)  # a time-out that is no handler's
         if kind not in ("again", "lost"):

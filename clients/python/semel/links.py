@@ -4,12 +4,12 @@
 Its methods are coroutines for every driver. Where the driver is a plain one they never wait, so that now() runs them
 without an event loop: there is one set of rules for psycopg 3, plain and async, and for the drivers of adapters.py.
 """
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, AsyncContextManager, AsyncIterator, Callable, Coroutine, TypeVar
+
+from .drivers import waited
 
 T = TypeVar("T")
 
@@ -46,8 +46,9 @@ class Link:
     async def transaction(self) -> AsyncIterator[None]:
         async with self.within(self.db.connection()) as self.tx:
             try:
-                async with self.within(self.tx.transaction()):
-                    yield
+                with waited(self.tx):
+                    async with self.within(self.tx.transaction()):
+                        yield
             finally:
                 await settled(self.db.check() if self.tx.closed else None)  # the others are likely to be as dead
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
 """A delivery, the answer to it, and the classes of failure: what a consumer's own code sees of the inbox."""
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import random
 import re
-from typing import Any, Callable, Iterator, Optional, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 
+from .drivers import log
 from .fingerprint import fingerprint, pointers
+from .message import Unavailable
 
-log = logging.getLogger("semel")
 Pairs = Sequence[tuple[bytes, bytes]]
 Answer = tuple[int, Pairs, bytes]
 
@@ -205,6 +206,17 @@ def refusal_of(act: str) -> Refusal:
 def not_stored(certain: bool) -> Refusal:
     return Refusal(503, "not-stored", "nothing was done; repeat the request with the same key" if certain else
                    "it is not known yet whether the work was done; repeat the request with the same key", retry_after=1)
+
+
+@contextmanager
+def durable(commit: ContextManager[None]) -> Iterator[None]:
+    """Around a COMMIT that did not wait for its standby. What a repetition reads then may still be lost."""
+    try:
+        with commit:
+            yield
+    except Unavailable as error:
+        log.error("%s", error)
+        raise not_stored(False) from error
 
 
 def too_long(most: int) -> Refusal:
