@@ -126,8 +126,8 @@ class Inbox {
       rejected: [], unknown: [], log: (text) => console.error(`semel: ${text}`),
     }, options);
     if (typeof handler !== 'function') throw new TypeError('semel: new Inbox(consumer, pool, handler) needs a handler');
-    if (!['atomic', 'outside', 'keyed'].includes(this.effect)) {
-      throw new TypeError(`semel: effect is ${this.effect}; it must be atomic, outside or keyed`);
+    if (!['atomic', 'outside', 'keyed'].includes(this.effect) || !(this.tries >= 1)) {
+      throw new TypeError(`semel: effect ${this.effect}, tries ${this.tries}: must be atomic, outside or keyed, and > 0`);
     }
   }
 

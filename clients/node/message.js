@@ -17,8 +17,10 @@ class Unavailable extends StoreError {} // the server is away, or its answer is:
 class Unusable extends StoreError {} // somebody must fix the schema, the rights, the settings or the program first
 
 const lone = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+// What has no prototype, and what throws, has no text.
+const shown = (value) => { try { return String(value); } catch { return Object.prototype.toString.call(value); } };
 // As text that PostgreSQL can keep.
-const clean = (value) => String(value).replace(lone, '\ufffd').replace(/\0/g, '\ufffd');
+const clean = (value) => shown(value).replace(lone, '\ufffd').replace(/\0/g, '\ufffd');
 // What holds U+FFFD was no UTF-8: another id may have become the same text.
 const storable = (text) => text === clean(text) && /^[^\ufffd]+$/.test(text) && Buffer.byteLength(text) <= 255;
 const cut = (text) => Buffer.from(clean(text)).subarray(0, 255).toString().replace(/\ufffd+$/, '');
@@ -48,14 +50,19 @@ function moment(value) {
 }
 const inHex = (value) => (given(value) ? `\\x${Buffer.from(value).toString('hex')}` : null); // as bytea is written
 
+// To JSON or from it. What cannot be is a permanent failure, or the program's mistake.
+function converted(what, way, Mistake = Permanent) {
+  try {
+    return way();
+  } catch (error) {
+    throw new Mistake(`${what} is no JSON: ${error.message}`);
+  }
+}
+
 // What a handler has returned, as JSON; null where that is nothing.
 function written(outcome) {
-  try {
-    const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value);
-    return given(outcome) ? JSON.stringify(outcome, plain) || null : null;
-  } catch (error) {
-    throw new Permanent(`the outcome is no JSON: ${error.message}`);
-  }
+  const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value);
+  return given(outcome) ? converted('the outcome', () => JSON.stringify(outcome, plain) || null) : null;
 }
 
 class Message {
@@ -65,16 +72,13 @@ class Message {
 
   get raw() {
     const body = this.body ?? '';
-    return Buffer.from(typeof body === 'string' || body instanceof Uint8Array ? body : JSON.stringify(body));
+    const plain = typeof body === 'string' || body instanceof Uint8Array;
+    return converted('semel: the body', () => Buffer.from(plain ? body : JSON.stringify(body)), TypeError);
   }
 
   // The body, parsed. What is no JSON is a permanent failure.
   json() {
-    try {
-      return JSON.parse(this.raw.toString());
-    } catch (error) {
-      throw new Permanent(`the payload is no JSON: ${error.message}`);
-    }
+    return converted('the payload', () => JSON.parse(this.raw.toString()));
   }
 
   // 64 hexadecimal digits for the Idempotency-Key of an outside call: semel.step_key, the same for ever.

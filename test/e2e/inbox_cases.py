@@ -278,6 +278,31 @@ def test_listed_classes_come_last(desk):
     assert said == ["rejected", "failed", "dead", None] and desk.books() == [("m3", "1")]
 
 
+# What a handler raises may have no text at all; one that has is tried again all the same
+def test_error_without_a_text_fails_its_message_alone(desk):
+    said = desk.deliver(("m1", {}), ("m2", {"raise": "Mute"}), ("m3", {}))
+    assert [one["status"] for one in said] == [None, "failed", None], said
+    assert desk.books() == [("m1", "1"), ("m3", "1")] and desk.rows("error_text")[1] != ("",)
+
+
+def test_header_without_a_text_is_kept_as_what_it_is(desk):
+    said = desk.deliver({"id": "m1", "body": '{"raise": "Transient"}', "headers": {"a": {"mute": "1"}, "b": "2"}})
+    assert isinstance(said, dict) and said["acknowledge"], said
+    assert desk.rows("message_id, headers::jsonb ->> 'a' <> '', headers::jsonb ->> 'b'") == [("m1", "True", "2")]
+
+
+def test_body_that_json_cannot_write_is_a_mistake_of_the_program(desk):
+    kind, text = desk.deliver({"id": "m1", "body": {"bigint" if desk.app.driver == "pg" else "mute": "5"}})
+    assert kind == "TypeError" and ("the body is no JSON" in text or "not JSON serializable" in text), text
+    assert desk.rows() == []
+
+
+@pytest.mark.parametrize("wrong", [{"tries": 0}, {"tries": -1}])
+def test_options_that_are_wrong_are_refused_at_the_start(desk, wrong):
+    kind, text = desk.deliver(("m1", {}), set=wrong)
+    assert kind in ("ValueError", "TypeError") and "tries" in text and desk.rows() == []
+
+
 # The program's fault is nobody's attempt
 def test_mistakes_of_the_program_are_raised_and_nothing_is_recorded(desk):
     for asked in [{"sql": "SELECT * FROM missing"}, {"sql": "SELECT semel.nothing()"}]:

@@ -90,8 +90,8 @@ class AsyncInbox:
     def __init__(self, consumer: str, db: Any, *, effect: str = "atomic", link: Type[Link] = Link, lease: float = 60,
                  tries: int = 5, transient: Kinds = (), permanent: Kinds = (), rejected: Kinds = (),
                  unknown: Kinds = ()) -> None:
-        if effect not in ("atomic", "outside", "keyed"):
-            raise ValueError(f"effect is {effect!r}; it must be atomic, outside or keyed")
+        if effect not in ("atomic", "outside", "keyed") or tries < 1:
+            raise ValueError(f"effect is {effect!r}, tries {tries}: must be atomic, outside or keyed, and 1 or more")
         self.consumer, self.effect, self.lease, self.tries = consumer, effect, lease, tries
         self.link: Callable[..., Link] = lambda quiet=None, tx=None: link(db, quiet, not isinstance(self, Inbox), tx)
         self.listed = {"transient": transient, "permanent": permanent, "rejected": rejected, "unknown": unknown}

@@ -151,5 +151,8 @@ def moment(name: str, value: Any) -> str:
 
 def clean(value: Any, most: Optional[int] = None) -> str:
     """As text that PostgreSQL can keep, and so many bytes at most."""
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    try:
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    except Exception:  # pylint: disable=broad-except
+        text = type(value).__name__  # all that is to be had, as of an error whose __str__ raises
     return text.replace("\0", "\ufffd").encode("utf-8", "replace")[:most].decode("utf-8", "ignore")

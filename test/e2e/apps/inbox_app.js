@@ -11,7 +11,11 @@ const URLS = JSON.parse(process.env.DATABASE_URLS);
 const pools = {};
 class Bad extends Error {} // listed as permanent
 class KeyError extends Error {} // not listed
-const errors = { ...semel, Bad, KeyError };
+// Has no text.
+function Mute() {
+  return Object.create(null);
+}
+const errors = { ...semel, Bad, KeyError, Mute };
 const outbox = new semel.Outbox('payment');
 const pause = (s) => new Promise((done) => { setTimeout(done, s * 1000); });
 
@@ -72,6 +76,7 @@ function outcomeOf(asked) {
 // {"bigint": text} and the like is a value of a type that JSON does not have.
 const TYPES = {
   base64: (text) => Buffer.from(text, 'base64'), bigint: BigInt, uuid: String, moment: (text) => new Date(`${text}Z`),
+  mute: Mute,
 };
 function typed(given) {
   const name = Object.keys(TYPES).find((one) => given && given[one] !== undefined);
@@ -81,7 +86,8 @@ function typed(given) {
 function messageOf(asked) {
   const { order_key: orderKey, business_key: businessKey, ...fields } = Object.fromEntries(
     Object.entries(asked).map(([name, given]) => [name, typed(given)]));
-  return { ...fields, orderKey, businessKey };
+  const headers = Object.entries(fields.headers || {}).map(([name, one]) => [name, typed(one)]);
+  return { ...fields, headers: Object.fromEntries(headers), orderKey, businessKey };
 }
 
 let running;

@@ -26,6 +26,16 @@ class Bad(Exception):
     """Listed as permanent."""
 
 
+class Mute(Exception):
+    """Has no text."""
+
+    def __str__(self):
+        raise ValueError("no text")
+
+
+OWN = {"KeyError": KeyError, "Bad": Bad, "Mute": Mute}
+
+
 async def value(given):
     return await given if inspect.isawaitable(given) else given
 
@@ -93,7 +103,7 @@ async def book(tx, message):
     if asked.get("rolls_back"):
         raise sys.modules["psycopg"].Rollback
     if asked.get("raise"):
-        raise {**vars(semel), "KeyError": KeyError, "Bad": Bad}[asked["raise"]](asked.get("text", "as asked"))
+        raise {**vars(semel), **OWN}[asked["raise"]](asked.get("text", "as asked"))
     return outcome_of(asked)
 
 
@@ -109,7 +119,7 @@ async def outside(message):
     if asked.get("sleep"):
         await (asyncio.sleep(asked["sleep"]) if DRIVER == "async" else value(time.sleep(asked["sleep"])))
     if asked.get("raise"):
-        raise {**vars(semel), "KeyError": KeyError, "Bad": Bad}[asked["raise"]]("as asked")
+        raise {**vars(semel), **OWN}[asked["raise"]]("as asked")
     return outcome_of(asked)
 
 
@@ -134,7 +144,8 @@ def outcome_of(asked):
     return odd[asked["odd"]] if "odd" in asked else asked.get("outcome")
 
 
-TYPES = {"base64": base64.b64decode, "bigint": int, "uuid": uuid.UUID, "moment": datetime.datetime.fromisoformat}
+TYPES = {"base64": base64.b64decode, "bigint": int, "uuid": uuid.UUID, "moment": datetime.datetime.fromisoformat,
+         "mute": Mute}
 
 
 def typed(given):
@@ -147,6 +158,7 @@ def typed(given):
 
 def message_of(asked):
     message = semel.Message(**{name: typed(given) for name, given in asked.items() if name != "header_of_bytes"})
+    message.headers = message.headers and {name: typed(one) for name, one in message.headers.items()}
     if "header_of_bytes" in asked:  # as some libraries give them
         message.headers = {asked["header_of_bytes"].encode(): b"true"}
     return message
