@@ -9,6 +9,7 @@ import urllib.request
 
 import pytest
 
+import inbox_rows
 import scenes
 from api import ADMIN, READ
 from conftest import run
@@ -104,8 +105,10 @@ def test_operators_reconcile_a_message_over_http_as_by_the_command_line(tmp_path
     with Other(there.answer) as other:
         do = {"http": other.url + "/charges", "reconcile": other.url + "/charges/{id}", "concurrency": 1,
               "timeout": "60s"}
-        daemon = Daemon(tmp_path, scenes.outside(either, listen, do, breaker={"failures": 100}),
-                        env={"ADMIN_TOKEN": ADMIN, "READ_TOKEN": READ})
+        settings = scenes.outside(either, listen, do, breaker={"failures": 100})
+        settings["routes"]["plain"] = {**settings["routes"]["books"], "from": listen.settings(path="/plain"),
+                                       "do": {"http": other.url}}
+        daemon = Daemon(tmp_path, settings, env={"ADMIN_TOKEN": ADMIN, "READ_TOKEN": READ})
         daemon.settings["admin"].update(token="${ADMIN_TOKEN}", read_token="${READ_TOKEN}")
         daemon.file.write_text(json.dumps(daemon.settings))
 
@@ -145,6 +148,18 @@ def test_operators_reconcile_a_message_over_http_as_by_the_command_line(tmp_path
             # what is refused
             status, text = reconcile("m1")
             assert status == 409 and "it is completed" in json.loads(text)["detail"], text
+            assert listen.post({"k": "k1", "n": 1}, path="/plain", id="p1")[0] == 202
+            daemon.until(lambda: either.states("plain") == {"unknown": 1}, "nobody knows")
+            status, text = ask("/plain/p1/reconcile", {})
+            assert status == 409 and "its route has no `reconcile`" in json.loads(text)["detail"], text
+            if either.sqlite:
+                inbox_rows.add(either.store, "g1", "unknown", consumer="gone")
+                inbox_rows.add(either.store, "m4", "unknown", consumer="books", source="shop",
+                               error_class="lease_expired", updated_at=inbox_rows.now_us())
+                status, text = ask("/gone/g1/reconcile", {})
+                assert status == 409 and "no route of this process" in json.loads(text)["detail"], text
+                status, text = reconcile("m4")
+                assert status == 409 and text == command("m4").out and "may still run" in text, text
             assert reconcile("nobody")[0] == 404 and ask("/nobody/m3/reconcile", {})[0] == 404
             assert reconcile("m3", {"reason": "x"})[0] == 400 and reconcile("m3", token=READ)[0] == 403
             # nobody waits for one that is asked, and a stop does not, either
