@@ -268,6 +268,7 @@ static const struct cli_command ls = {
 
 /* ---- export -------------------------------------------------------------------------------------- */
 
+#define EXPORT_NAMES 100000
 #define EXPORT_PAGE 50
 #define EXPORT_PAGE_MOST 1000 /* where messages are small */
 #define EXPORT_SMALL ((size_t)4 << 20)
@@ -324,11 +325,39 @@ static int export_row(const struct semel_row *row)
     return cli_object_print(&object);
 }
 
-/* After a page whose payloads have so many bytes. A page may cost a walk over all rows: small ones are slow. */
+/* After a page whose payloads have so many bytes. */
 static size_t next_page(size_t page, size_t bytes)
 {
     const size_t most = bytes < EXPORT_SMALL ? EXPORT_PAGE_MOST : EXPORT_PAGE;
     return 2 * page < most ? 2 * page : most;
+}
+
+/* What was exported so far. */
+struct exported {
+    size_t n, damaged, bytes; /* bytes: of the last page's payloads */
+    int code;
+};
+
+static semel_status export_page(struct semel_ops *ops, struct semel_walk *walk, size_t page, struct exported *sum,
+                                struct semel_error *err)
+{
+    struct semel_arena arena;
+    struct semel_row *rows = NULL;
+    size_t n = 0, damaged = 0;
+    semel__arena_init(&arena, CLI_JSON_MAX);
+    semel_status status = semel_query_walk(ops->store, walk, page, &arena, &rows, &n, &damaged, err);
+    sum->bytes = 0;
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        int one = export_row(&rows[i]);
+        sum->code = sum->code != CLI_OK ? sum->code : one;
+        sum->bytes += rows[i].payload.n;
+    }
+    if (status == SEMEL_OK) {
+        sum->n += n;
+        sum->damaged += damaged;
+    }
+    semel__arena_done(&arena);
+    return status;
 }
 
 /* Payloads may not fit into memory together: a page that cannot be read is begun again with one row, and the pages
@@ -336,39 +365,25 @@ static size_t next_page(size_t page, size_t bytes)
 static int export_all(struct semel_ops *ops, const struct semel_query *query)
 {
     struct semel_error err = {0};
-    int64_t after = SEMEL_NONE;
-    int code = CLI_OK;
-    size_t all_damaged = 0;
-    bool more = true, again = false;
-    for (size_t page = EXPORT_PAGE; more;) {
-        struct semel_arena arena;
-        struct semel_row *rows = NULL;
-        size_t n = 0, damaged = 0, bytes = 0;
-        semel__arena_init(&arena, CLI_JSON_MAX);
-        semel_status status = semel_query_list(ops->store, &query->filter, after, page, true, &arena, &rows, &n,
-                                               &damaged, &err);
-        for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
-            int one = export_row(&rows[i]);
-            code = code != CLI_OK ? code : one;
-            after = rows[i].arrival;
-            bytes += rows[i].payload.n;
-        }
-        semel__arena_done(&arena);
-        if (status != SEMEL_OK && (again || page == 1))
-            return cli_fail_error(status, &err, "reading the inbox");
-        again = status != SEMEL_OK || (again && n == 0);
-        if (status == SEMEL_OK) {
-            more = n + damaged >= page && (n > 0 || page < EXPORT_PAGE) && ferror(stdout) == 0;
-            all_damaged += more && n == 0 ? 0 : damaged; /* else they come once more, in a larger page */
-        }
-        page = status != SEMEL_OK ? 1 : next_page(page, bytes);
+    struct semel_walk walk;
+    struct exported sum = {.code = CLI_OK};
+    semel_status status = SEMEL_OK;
+    bool failed = false;
+    semel_walk_init(&walk, &query->filter, EXPORT_NAMES);
+    for (size_t page = EXPORT_PAGE; !failed && !semel_walk_ended(&walk) && ferror(stdout) == 0;) {
+        status = export_page(ops, &walk, page, &sum, &err);
+        failed = status != SEMEL_OK && page == 1;
+        page = status != SEMEL_OK ? 1 : next_page(page, sum.bytes);
     }
-    if (all_damaged > 0)
-        return cli_fail(CLI_FAILED, "%zu row%s cannot be read as Semel's and %s left out", all_damaged,
-                        CLI_S(all_damaged), all_damaged == 1 ? "is" : "are");
-    if (after == SEMEL_NONE)
-        (void)cli_fail(CLI_OK, "nothing matches: no message was exported");
-    return code;
+    semel_walk_done(&walk);
+    if (failed)
+        return cli_fail_error(status, &err, "reading the inbox");
+    if (sum.damaged > 0)
+        return cli_fail(CLI_FAILED, "%zu row%s cannot be read as Semel's and %s left out", sum.damaged,
+                        CLI_S(sum.damaged), sum.damaged == 1 ? "is" : "are");
+    if (sum.n == 0)
+        return cli_fail(CLI_OK, "nothing matches: no message was exported");
+    return sum.code;
 }
 
 static int run_export(struct cli *cli, const struct cli_args *args)

@@ -193,6 +193,30 @@ semel_status semel_query_counts(struct semel_store *store, struct semel_str cons
 semel_status semel_query_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
                               size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
                               size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
+/* A walk over all rows that match, with their payloads, in the order of arrival: each that is there and matches all the
+ * while is met once. The names of the next rows are found together, at most names_max (which are kept in memory), and
+ * then the rows by their names, so that a page costs the same wherever it is. No snapshot is kept between pages. */
+struct semel_walk {
+    struct semel_filter filter;
+    size_t names_max;
+    struct semel_arena arena; /* of the names */
+    void *names;
+    size_t n, next, damaged;
+    int64_t after, window; /* of arrivals; 0: to the end */
+    int n_short;
+    bool more;
+};
+void semel_walk_init(struct semel_walk *walk, const struct semel_filter *filter, size_t names_max);
+void semel_walk_done(struct semel_walk *walk);
+/* Is the walk at its end? */
+static inline bool semel_walk_ended(const struct semel_walk *walk)
+{
+    return !walk->more && walk->next == walk->n;
+}
+/* The next page, of at most max rows; of none where all of them have gone, or are damaged. After a failure the walk is
+ * where it was: a shorter page may fit into memory. */
+semel_status semel_query_walk(struct semel_store *store, struct semel_walk *walk, size_t max, struct semel_arena *arena,
+                              struct semel_row **ret, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
 /* The rows of these messages of one consumer, as fetch gives them, but without a lock, payload or headers. */
 semel_status semel_query_rows(struct semel_store *store, struct semel_str consumer, struct semel_fetched *items,
                               size_t n, struct semel_arena *arena, struct semel_error *err);

@@ -15,6 +15,10 @@
  * server, SQLite's come walk by walk and are merged here. On SQLite a walk looks at no more rows than a window has, so
  * that no page keeps its snapshot for long: an old snapshot holds up the checkpoints of the write-ahead log (P25).
  *
+ * On PostgreSQL a page of all rows costs a look at all of them. So who wants all pages finds the names of many rows at
+ * once, within a window of arrivals, which costs what the window has while rows lie about in the order in which they
+ * came (inbox_arrival); and then reads page after page by the names.
+ *
  * Invariants: every matching row behind `after` and up to `until` is in the page. A damaged row is counted by the list,
  * and uses up no place in it. Groups look at no more rows than they may (P44). Nothing here takes a lock that a
  * consumer would wait for. A selection never grows or shrinks; a place is marked once, and the first mark stays; what
@@ -38,13 +42,13 @@
 enum way { BY_ID, BY_KEY, BY_HELD, BY_OPEN, BY_ALL };
 
 static const struct {
-    enum sql_id window, list, group;
+    enum sql_id window, list, names, group;
 } ways[] = {
-    [BY_ID] = {0, SQL_list_id, SQL_group_id}, /* a probe needs no window */
-    [BY_KEY] = {SQL_window_key, SQL_list_key, SQL_group_key},
-    [BY_HELD] = {SQL_window_held, SQL_list_held, SQL_group_held},
-    [BY_OPEN] = {SQL_window_open, SQL_list_open, SQL_group_open},
-    [BY_ALL] = {SQL_window_all, SQL_list_all, SQL_group_all},
+    [BY_ID] = {0, SQL_list_id, SQL_list_id, SQL_group_id}, /* a probe needs no window */
+    [BY_KEY] = {SQL_window_key, SQL_list_key, SQL_list_key, SQL_group_key},
+    [BY_HELD] = {SQL_window_held, SQL_list_held, SQL_list_held, SQL_group_held},
+    [BY_OPEN] = {SQL_window_open, SQL_list_open, SQL_list_open, SQL_group_open},
+    [BY_ALL] = {SQL_window_all, SQL_list_all, SQL_names_all, SQL_group_all},
 };
 
 struct args {
@@ -76,7 +80,7 @@ static const struct sql_field args_fields[] = {
 };
 
 struct walk {
-    struct semel_str consumer, source;
+    struct semel_str consumer, source, id;
     enum semel_row_status status;
 };
 
@@ -84,6 +88,7 @@ struct walk {
 static const struct sql_field walk_fields[] = {
     SQL_SHOWN(WALK, consumer, consumer, 0),
     SQL_SHOWN(WALK, source, source, 0),
+    SQL_SHOWN(WALK, id, message_id, 0),
     SQL_SHOWN(WALK, status, status, 0),
 };
 
@@ -97,7 +102,9 @@ struct listing {
     struct sql *db;
     const char *doing;
     enum way way;
+    enum sql_id list; /* what finds a page */
     struct args args;
+    int64_t ceiling; /* nothing behind it is looked for; of lists by names only */
     char statuses[RECORD_STATUSES];
     struct semel_arena *arena; /* for what is found */
     struct semel_arena names;  /* of the walks */
@@ -155,7 +162,7 @@ static bool sound(const struct semel_filter *filter)
 
 static semel_status add_walks(struct listing *l, struct semel_str consumer, struct semel_error *err)
 {
-    struct walk walk = {.consumer = consumer, .source = l->args.filter.source};
+    struct walk walk = {.consumer = consumer, .source = l->args.filter.source, .id = l->args.filter.id};
     semel_status status = SEMEL_OK;
     if (l->way != BY_HELD)
         return semel__db_list_put(&l->walks, &walk, err);
@@ -177,6 +184,8 @@ static semel_status ask_names(struct listing *l, enum sql_id id, size_t max, str
 static semel_status walk_sources(struct listing *l, struct semel_error *err)
 {
     semel_status status = ask_names(l, SQL_place_list, SOURCES_MAX, &l->walks, err);
+    for (size_t i = 0; i < l->walks.n; i++)
+        ((struct walk *)l->walks.items)[i].id = l->args.filter.id;
     if (status == SEMEL_OK && l->walks.n > SOURCES_MAX)
         status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                              "there are more than %d sources: name the consumer and the source of the message",
@@ -197,20 +206,30 @@ static semel_status walk_consumers(struct listing *l, struct semel_error *err)
     return status;
 }
 
-/* No walks: nothing can match. */
-static semel_status start(struct listing *l, struct semel_store *store, const struct semel_filter *filter,
-                          const char *doing, struct semel_error *err)
+/* Without walks yet. */
+static semel_status start_empty(struct listing *l, struct semel_store *store, const struct semel_filter *filter,
+                                const char *doing, struct semel_error *err)
 {
     l->db = semel__db_query(store, err);
     l->doing = doing;
     l->way = way_of(filter);
+    l->list = ways[l->way].list;
     l->args.filter = *filter;
     l->args.statuses = semel__record_statuses(filter->states, l->statuses);
     l->args.after = -1;
+    l->args.until = l->ceiling = INT64_MAX;
     semel__arena_init(&l->names, INT32_MAX);
     l->walks = (struct sql_list){SQL_FIELDS(walk_fields), .arena = &l->names, .size = sizeof(struct walk)};
-    if (l->db == NULL)
-        return SEMEL_INVALID;
+    return l->db != NULL ? SEMEL_OK : SEMEL_INVALID;
+}
+
+/* No walks: nothing can match. */
+static semel_status start(struct listing *l, struct semel_store *store, const struct semel_filter *filter,
+                          const char *doing, struct semel_error *err)
+{
+    semel_status status = start_empty(l, store, filter, doing, err);
+    if (status != SEMEL_OK)
+        return status;
     if (!sound(filter))
         return SEMEL_OK;
     if (l->way == BY_ID && !semel__str_given(filter->source))
@@ -285,13 +304,13 @@ static semel_status read_page(struct listing *l, bool *ret_full, struct semel_er
     const struct sql_set *once = SQL_ONE(args_fields, &l->args);
     const struct sql_set *each = SQL_EACH(walk_fields, (struct walk *)l->walks.items, l->walks.n);
     semel_status status = SEMEL_OK;
-    l->args.until = INT64_MAX;
+    l->args.until = l->ceiling;
     if (l->way != BY_ID) {
         status = semel__db_do(l->db, l->doing, ways[l->way].window, once, each, shorten, l, err);
     }
     if (status != SEMEL_OK)
         return status;
-    status = semel__db_do(l->db, l->doing, ways[l->way].list, once, each, read_found, l, err);
+    status = semel__db_do(l->db, l->doing, l->list, once, each, read_found, l, err);
     *ret_full = status == SEMEL_OK && cut(l);
     return status;
 }
@@ -327,7 +346,7 @@ static semel_status find_all(struct listing *l, size_t max, struct semel_error *
         if (status == SEMEL_OK)
             sift(l, max);
         least = full && l->way == BY_ALL ? 2 * (size_t)l->args.limit : 0;
-        more = l->args.until < INT64_MAX && l->items.n < max && l->damaged < DAMAGED_MAX;
+        more = l->args.until < l->ceiling && l->items.n < max && l->damaged < DAMAGED_MAX;
     }
     return status;
 }
@@ -379,6 +398,135 @@ semel_status semel_query_list(struct semel_store *store, const struct semel_filt
     *ret_n = l.items.n;
     if (ret_damaged != NULL)
         *ret_damaged = l.damaged;
+    return SEMEL_OK;
+}
+
+/* ---- a walk over all that match ------------------------------------------------------------------ */
+
+#define SHORT_MAX 2 /* so many windows in turn that are not filled: the next has no end */
+
+struct named {
+    struct found found;
+    struct walk walk;
+};
+
+#define NAMED struct named
+static const struct sql_field named_fields[] = {
+    SQL_MUST(NAMED, walk.consumer, consumer, 0, 0),
+    SQL_MUST(NAMED, walk.source, source, 0, 0),
+    SQL_MUST(NAMED, walk.id, message_id, 0, 0),
+};
+
+static semel_status fill_named(const struct sql_row *row, struct semel_arena *arena, struct found *found,
+                               struct semel_error *err)
+{
+    return semel__db_fill(row, SQL_FIELDS(named_fields), arena, found, err);
+}
+
+void semel_walk_init(struct semel_walk *walk, const struct semel_filter *filter, size_t names_max)
+{
+    assert(names_max > 0);
+    *walk = (struct semel_walk){.filter = *filter, .names_max = names_max, .after = -1, .more = true};
+    semel__arena_init(&walk->arena, INT32_MAX);
+}
+
+void semel_walk_done(struct semel_walk *walk)
+{
+    semel__free(walk->names);
+    semel__arena_done(&walk->arena);
+}
+
+/* Goes on behind the names that were found. The next window of arrivals is so wide that it should have twice as many
+ * as are wanted: one that has fewer is lost time where PostgreSQL has to read the whole table for it. */
+static void go_on(struct semel_walk *walk, const struct listing *l, size_t max)
+{
+    if (l->walks.n == 0) {
+        walk->more = false;
+    } else if (l->items.n == max) {
+        const int64_t first = at(l, 0)->arrival, last = at(l, max - 1)->arrival;
+        walk->after = last;
+        walk->window = last - first < INT64_MAX / 64 ? 2 * (last - first) + 1 : 0;
+        walk->n_short = 0;
+    } else {
+        walk->after = l->args.until;
+        walk->more = walk->after < INT64_MAX;
+        walk->window = ++walk->n_short < SHORT_MAX ? 8 * walk->window : 0;
+    }
+}
+
+/* The names of those that match next. Of a way that has an index whole rows are read for them, so these are fewer. */
+static semel_status find_names(struct semel_store *store, struct semel_walk *walk, struct semel_error *err)
+{
+    struct listing l = {.arena = &walk->arena, .items = {.size = sizeof(struct named)}, .fill = fill_named};
+    semel__free(walk->names);
+    walk->names = NULL;
+    walk->n = walk->next = 0;
+    semel__arena_reset(&walk->arena);
+    semel_status status = start(&l, store, &walk->filter, "walking over the inbox", err);
+    const size_t max = l.way == BY_ALL || walk->names_max < SELECT_PAGE ? walk->names_max : SELECT_PAGE;
+    l.list = ways[l.way].names;
+    l.args.after = walk->after;
+    if (l.way == BY_ALL && walk->window > 0 && walk->after < INT64_MAX - walk->window)
+        l.ceiling = walk->after + walk->window;
+    if (status == SEMEL_OK)
+        status = find_all(&l, max, err);
+    if (status == SEMEL_OK) {
+        go_on(walk, &l, max);
+        walk->names = l.items.items;
+        walk->n = l.items.n;
+        walk->damaged += l.damaged;
+    } else {
+        semel__free(l.items.items);
+    }
+    end(&l);
+    return status;
+}
+
+/* Their rows, as far as they are there and match still. */
+static semel_status find_rows(struct listing *l, const struct named *names, size_t n, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    l->way = BY_ID;
+    l->list = SQL_list_id;
+    l->args.filter.id = (struct semel_str){0}; /* each has its own */
+    l->args.after = names[0].found.arrival - 1;
+    l->ceiling = names[n - 1].found.arrival; /* what has come anew since is met later */
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        status = semel__db_list_put(&l->walks, &names[i].walk, err);
+    l->args.limit = semel__db_limit(n);
+    bool full;
+    if (status == SEMEL_OK)
+        status = read_page(l, &full, err);
+    if (status == SEMEL_OK)
+        sift(l, n);
+    return status;
+}
+
+semel_status semel_query_walk(struct semel_store *store, struct semel_walk *walk, size_t max, struct semel_arena *arena,
+                              struct semel_row **ret, size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
+{
+    struct listing l = {.arena = arena, .items = {.size = sizeof(struct listed)}, .fill = fill_listed};
+    semel_status status = SEMEL_OK;
+    assert(max > 0);
+    while (status == SEMEL_OK && walk->next == walk->n && walk->more)
+        status = find_names(store, walk, err);
+    const size_t n = walk->n - walk->next < max ? walk->n - walk->next : max;
+    if (status == SEMEL_OK)
+        status = start_empty(&l, store, &walk->filter, "reading the messages of a walk", err);
+    l.args.with_payload = true;
+    if (status == SEMEL_OK && n > 0)
+        status = find_rows(&l, (const struct named *)walk->names + walk->next, n, err);
+    if (status == SEMEL_OK)
+        status = give_rows(&l, arena, ret, err);
+    semel__free(l.items.items);
+    end(&l);
+    if (status != SEMEL_OK)
+        return status;
+    semel__error_clear(err);
+    walk->next += n;
+    *ret_n = l.items.n;
+    *ret_damaged = walk->damaged + l.damaged;
+    walk->damaged = 0;
     return SEMEL_OK;
 }
 

@@ -208,18 +208,27 @@ static void each_filter_lists_what_matches_by_arrival(void **state)
     assert_lists(e, filter, "d1 w1 d2");
 }
 
-/* Whatever the way and the size of a page, the pages together are the list, in order and without repeats. */
-static void pages_of_any_size_are_the_list(void **state)
+/* Rows of three consumers and every status; the further they are, the more numbers lie between them. */
+static void fill_many(struct engine *e)
 {
-    struct engine *e = *state;
-    static const unsigned masks[] = {0, UNENDED, BIT(DEAD) | BIT(FAILED) | BIT(WAITING), BIT(COMPLETED) | BIT(DEAD)};
     for (int i = 0; i < 120; i++) {
         static const char *const consumers[] = {"a", "b", "c"};
         char id[16];
         snprintf(id, sizeof id, "m%d", i);
         put(e, FAKE(consumers[i * 7 % 3], i % 2 ? "s" : "t", id,
                     (enum semel_row_status)(1 + i * 13 % (SEMEL_STATE_COUNT - 1))));
+        if (i % 20 == 19)
+            sql_either(e, "UPDATE semel_counter SET value = 9 * value WHERE name = 'arrival'",
+                       "SELECT setval('semel.arrival', 9 * nextval('semel.arrival'))");
     }
+}
+
+/* Whatever the way and the size of a page, the pages together are the list, in order and without repeats. */
+static void pages_of_any_size_are_the_list(void **state)
+{
+    struct engine *e = *state;
+    static const unsigned masks[] = {0, UNENDED, BIT(DEAD) | BIT(FAILED) | BIT(WAITING), BIT(COMPLETED) | BIT(DEAD)};
+    fill_many(e);
     for (size_t m = 0; m < COUNT(masks); m++)
         for (size_t page = 1; page <= 41; page += 5) {
             struct semel_filter filter = ANY;
@@ -263,6 +272,92 @@ static void list_without_an_index_goes_on_through_windows(void **state)
     assert_lists(e, filter, "first last");
     filter.states = BIT(STALE);
     assert_lists(e, filter, "");
+}
+
+static size_t next_of(struct engine *e, struct semel_walk *walk, size_t page, struct semel_row **ret,
+                      size_t *ret_damaged)
+{
+    size_t n = 0;
+    semel__arena_reset(&e->arena);
+    assert_ok(e, semel_query_walk(e->store, walk, page, &e->arena, ret, &n, ret_damaged, &e->err));
+    assert_true(n + *ret_damaged <= page);
+    return n;
+}
+
+static void assert_walks(struct engine *e, const struct semel_filter *filter, size_t names_max, size_t page)
+{
+    struct semel_walk walk;
+    struct semel_row *rows = NULL;
+    size_t n = 0, damaged = 0, all = list(e, *filter, SEMEL_NONE, 1000, &rows);
+    char ids[120][16];
+    assert_true(all > 9 && all <= COUNT(ids));
+    for (size_t i = 0; i < all; i++)
+        snprintf(ids[i], sizeof ids[i], "%.*s", (int)rows[i].id.n, rows[i].id.p);
+    semel_walk_init(&walk, filter, names_max);
+    while (!semel_walk_ended(&walk)) {
+        size_t found = next_of(e, &walk, page, &rows, &damaged);
+        for (size_t i = 0; i < found; i++, n++) {
+            assert_true(n < all);
+            assert_str(rows[i].id, ids[n]);
+            assert_str(rows[i].payload, "pa");
+        }
+    }
+    assert_int_equal(n, all);
+    semel_walk_done(&walk);
+}
+
+/* However many names are found at a time, and rows read: also where windows of arrivals turn out too narrow. */
+static void walk_meets_what_matches_once_and_in_order(void **state)
+{
+    struct engine *e = *state;
+    static const struct semel_filter filters[] = {{.states = 0},
+                                                  {.consumer = SEMEL_STR("b")},
+                                                  {.consumer = SEMEL_STR("b"), .source = SEMEL_STR("t")},
+                                                  {.states = UNENDED},
+                                                  {.states = BIT(DEAD) | BIT(FAILED)},
+                                                  {.states = BIT(COMPLETED) | BIT(DEAD)}};
+    static const size_t most[] = {1, 2, 7, 13, 200};
+    fill_many(e);
+    for (size_t f = 0; f < COUNT(filters); f++) {
+        struct semel_filter filter = filters[f];
+        filter.received_before_us = filter.received_after_us = SEMEL_NONE;
+        for (size_t i = 0; i < COUNT(most) * COUNT(most); i++)
+            assert_walks(e, &filter, most[i / COUNT(most)], most[i % COUNT(most)]);
+    }
+}
+
+/* Rows that go, end or come anew between two pages; a damaged one; and a page for which there was no memory. */
+static void walk_meets_rows_as_they_are_when_it_comes_to_them(void **state)
+{
+    struct engine *e = *state;
+    static const char *const met[] = {"m0", "m1", "m7", "m3"};
+    struct semel_filter filter = ANY;
+    struct semel_walk walk;
+    struct semel_arena small;
+    struct semel_row *rows = NULL;
+    size_t n = 0, damaged = 0, all_damaged = 0, found = 0;
+    for (int i = 0; i < 8; i++)
+        put(e, FAKE("c", "s", ((char[]){'m', (char)('0' + i), '\0'}), SEMEL_STATE_DEAD));
+    sql_run(e, "UPDATE semel_inbox SET error_class = 'strange' WHERE message_id = 'm4'");
+    filter.states = BIT(DEAD);
+    semel_walk_init(&walk, &filter, 6);
+    assert_int_equal(next_of(e, &walk, 1, &rows, &damaged), 1);
+    sql_run(e, "DELETE FROM semel_inbox WHERE message_id IN ('m2', 'm3', 'm6')");
+    put(e, FAKE("c", "s", "m3", SEMEL_STATE_DEAD)); /* purged and sent again: behind the others now */
+    sql_run(e, "UPDATE semel_inbox SET status = 'quarantined' WHERE message_id = 'm5'");
+    semel__arena_init(&small, 1);
+    assert_int_not_equal(semel_query_walk(e->store, &walk, 3, &small, &rows, &n, &damaged, &e->err), SEMEL_OK);
+    semel__arena_done(&small);
+    for (n = 1; !semel_walk_ended(&walk); all_damaged += damaged) {
+        found = next_of(e, &walk, 3, &rows, &damaged);
+        for (size_t i = 0; i < found; i++, n++) {
+            assert_true(n < COUNT(met));
+            assert_str(rows[i].id, met[n]);
+        }
+    }
+    assert_int_equal(n, COUNT(met));
+    assert_int_equal(all_damaged, 1);
+    semel_walk_done(&walk);
 }
 
 /* P25: the same where the rows of several consumers are merged: what one knows already, another has not come to. */
@@ -659,6 +754,8 @@ int main(int argc, char **argv)
         ON_TABLES(each_filter_lists_what_matches_by_arrival),
         ON_TABLES(pages_of_any_size_are_the_list),
         ON_TABLES(list_without_an_index_goes_on_through_windows),
+        ON_TABLES(walk_meets_what_matches_once_and_in_order),
+        ON_TABLES(walk_meets_rows_as_they_are_when_it_comes_to_them),
         ON_TABLES(merged_list_waits_for_the_slowest_walk),
         ON_TABLES(payload_is_read_only_when_it_is_asked_for),
         ON_TABLES(damaged_rows_are_counted_and_take_no_place),

@@ -25,7 +25,7 @@ ORDER BY i.arrival LIMIT :limit
 -- fragment: way_id(which)
 :rows AS b CROSS JOIN LATERAL (
     SELECT i.* FROM semel.inbox AS i
-    WHERE i.consumer = b.consumer AND i.source = b.source AND i.key = {key_of(:message_id)} {which}) AS i
+    WHERE i.consumer = b.consumer AND i.source = b.source AND i.key = {key_of(b.message_id)} {which}) AS i
 
 -- fragment: way_key(which)
 :rows AS b CROSS JOIN LATERAL (
@@ -73,7 +73,7 @@ SELECT {columns} FROM {way} {first}
 
 -- name: list_id
 -- gives: {row}
-{listed({way_id({matching} {in_status} {first})})}
+{listed({way_id({matching} {in_status} AND i.arrival <= :until_arrival {first})})}
 
 -- name: list_key
 -- gives: {row}
@@ -90,6 +90,12 @@ SELECT {columns} FROM {way} {first}
 -- name: list_all
 -- gives: {row}
 {listed({way_all({matching} {in_status} {first})})}
+
+-- name: names_all
+-- Nothing wide is sorted. The window is found by inbox_arrival, as far as rows still lie in the order of their arrival.
+-- gives: arrival, consumer, source, message_id
+SELECT i.arrival, i.consumer, i.source, i.message_id FROM semel.inbox AS i
+WHERE (:consumer IS NULL OR i.consumer = :consumer) AND i.arrival <= :until_arrival {matching} {in_status} {first}
 
 -- fragment: group
 consumer, status, shown_class, error_text, count, first_at, last_at, source, message_id, capped

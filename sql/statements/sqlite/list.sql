@@ -67,9 +67,12 @@ SELECT arrival FROM main.semel_inbox WHERE {way} AND arrival > :after_arrival OR
 -- gives: arrival
 {window({way_all})}
 
--- fragment: listed(way)
-SELECT {columns} FROM main.semel_inbox AS i WHERE {way} AND {matching} AND arrival > :after_arrival
+-- fragment: found(way)
+FROM main.semel_inbox AS i WHERE {way} AND {matching} AND arrival > :after_arrival
 AND arrival <= :until_arrival ORDER BY arrival LIMIT :limit
+
+-- fragment: listed(way)
+SELECT {columns} {found({way})}
 
 -- name: list_id
 -- gives: {row}
@@ -92,6 +95,10 @@ AND +arrival > :after_arrival AND +arrival <= :until_arrival
 -- name: list_all
 -- gives: {row}
 {listed({way_all})}
+
+-- name: names_all
+-- gives: arrival, consumer, source, message_id
+SELECT arrival, consumer, source, message_id {found({way_all})}
 
 -- fragment: group
 consumer, status, shown_class, error_text, count, first_at, last_at, source, message_id, capped
