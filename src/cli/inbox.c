@@ -382,7 +382,7 @@ static int export_all(struct semel_ops *ops, const struct semel_query *query)
         return cli_fail(CLI_FAILED, "%zu row%s cannot be read as Semel's and %s left out", sum.damaged,
                         CLI_S(sum.damaged), sum.damaged == 1 ? "is" : "are");
     if (sum.n == 0)
-        return cli_fail(CLI_OK, "nothing matches: no message was exported");
+        return cli_fail(CLI_NOTHING, "nothing matches: no message was exported");
     return sum.code;
 }
 
@@ -413,8 +413,8 @@ static const struct cli_command export_command = {
     .help = "Each line is one that semel send --lines takes: id, source, type, order_key, version, time, headers and "
             "payload,\n"
             "or payload_base64 where it is not text, or is one whose escapes would make the line too long for send.\n"
-            "Business keys are not in it. A message whose payload is not kept is named on stderr and left out; the\n"
-            "exit code is then 1.\n"
+            "Business keys are not in it. A message whose payload is not kept is named on stderr and left out.\n"
+            "Exit code 1: one was left out. 3: nothing matches.\n"
             "\n"
             "Examples:\n"
             "  semel inbox export --consumer billing --dead > dead.jsonl\n"
@@ -1239,7 +1239,8 @@ static const struct cli_command retry = {
         "\n"
         "--payload corrects a dead letter: a copy, whose id ends with ~1, has the new payload and runs; the message\n"
         "itself is rejected and keeps its payload, and the audit of each names the other. --payloads does that for\n"
-        "a group, line by line; a line whose message is corrected already is left alone.\n"
+        "a group, line by line; a line whose message is corrected already is refused (exit code 4), and changes "
+        "nothing.\n"
         "\n"
         "Examples:\n"
         "  semel inbox retry pay-17 --reason 'bank is back'\n"
