@@ -366,13 +366,14 @@ static void report_stored(struct lines *run, const struct line *line, const stru
 /* Reports the lines that are committed, and each bad line. */
 static void report(struct lines *run)
 {
-    int64_t last = 0;
+    int64_t last = 0, left = 0, left_before = 0; /* not stored: in all, and before the last that is reported */
     size_t at = 0;
     for (size_t i = 0; i < run->n; i++) {
         const struct line *line = &run->all[i];
         const struct semel_put *put = line->bad == NULL ? &run->puts[at++] : NULL;
         if (put != NULL && put->undecided) {
             run->stopped = run->stopped == 0 ? line->number : run->stopped;
+            left++;
             continue;
         }
         if (put == NULL || put->wrong)
@@ -380,9 +381,10 @@ static void report(struct lines *run)
         else
             report_stored(run, line, &put->verdict);
         last = line->number;
+        left_before = left;
     }
     if (run->stopped != 0)
-        run->lines = run->stopped > last ? run->stopped : last;
+        run->lines = run->stopped > last ? run->stopped - 1 : last - left_before;
 }
 
 /* In one transaction. A store that answers, and refuses, is asked line by line, so that the report names the line that
