@@ -15,7 +15,8 @@
 
 #define NEAREST_MAX 64 /* a longer word is not compared */
 #define NEAREST_EDITS 2
-#define BUF_FIRST 256 /* bytes of a buffer's first memory */
+#define NEAREST_SHORT 5 /* between two words that are no longer two edits leave too little */
+#define BUF_FIRST 256   /* bytes of a buffer's first memory */
 
 int semel__str_cmp(struct semel_str a, struct semel_str b)
 {
@@ -242,26 +243,28 @@ void semel__str_show(char *out, size_t size, struct semel_str s)
     *out = '\0';
 }
 
-/* The number of edits from a to b, of at most NEAREST_MAX bytes each: the usual table, of which one row is kept. */
+static size_t least_of(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The number of edits from a to b, of at most NEAREST_MAX bytes each: the usual table, of which three rows are kept. */
 static size_t edits(struct semel_str a, struct semel_str b)
 {
-    size_t row[NEAREST_MAX + 1];
+    size_t rows[3][NEAREST_MAX + 1];
     for (size_t j = 0; j <= b.n; j++)
-        row[j] = j;
+        rows[0][j] = j;
     for (size_t i = 1; i <= a.n; i++) {
-        size_t diagonal = row[0];
+        const size_t *above = rows[(i - 1) % 3], *before = rows[(i + 1) % 3];
+        size_t *row = rows[i % 3];
         row[0] = i;
         for (size_t j = 1; j <= b.n; j++) {
-            size_t least = diagonal + (a.p[i - 1] != b.p[j - 1]);
-            if (least > row[j] + 1)
-                least = row[j] + 1;
-            if (least > row[j - 1] + 1)
-                least = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = least;
+            row[j] = least_of(above[j - 1] + (a.p[i - 1] != b.p[j - 1]), least_of(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a.p[i - 1] == b.p[j - 2] && a.p[i - 2] == b.p[j - 1])
+                row[j] = least_of(row[j], before[j - 2] + 1);
         }
     }
-    return row[b.n];
+    return rows[a.n % 3][b.n];
 }
 
 bool semel__host_is_local(struct semel_str host)
@@ -280,20 +283,31 @@ bool semel__host_is_local(struct semel_str host)
     return inet_pton(AF_INET6, name, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }
 
-const char *semel__nearest(const char *word, const char *const *names, size_t n)
+/* In fewer than `bound` edits, and between short words in at most one if they are to be `alike`. */
+static const char *nearest(struct semel_str a, const char *const *names, size_t n, bool alike)
 {
-    const struct semel_str a = semel__str(word);
-    const char *nearest = NULL;
-    size_t bound = a.n < NEAREST_EDITS + 1 ? a.n : NEAREST_EDITS + 1; /* fewer than these */
+    const char *ret = NULL;
+    size_t bound = least_of(a.n, NEAREST_EDITS + 1);
     for (size_t i = 0; a.n <= NEAREST_MAX && i < n; i++) {
         const struct semel_str b = semel__str(names[i]);
+        const bool brief = alike && a.n <= NEAREST_SHORT && b.n <= NEAREST_SHORT;
         size_t count = b.n <= NEAREST_MAX ? edits(a, b) : bound;
-        if (count < bound) {
-            nearest = names[i];
+        if (count < bound && (count <= 1 || !brief)) {
+            ret = names[i];
             bound = count;
         }
     }
-    return nearest;
+    return ret;
+}
+
+const char *semel__nearest(const char *word, const char *const *names, size_t n)
+{
+    return nearest(semel__str(word), names, n, true);
+}
+
+bool semel__resembles(const char *word, const char *const *names, size_t n)
+{
+    return nearest(semel__str(word), names, n, false) != NULL;
 }
 
 void semel__buf_init(struct semel_buf *buf, size_t max)

@@ -74,9 +74,12 @@ size_t semel__utf8_put(uint32_t c, char out[4]);
 bool semel__utf8_shown(uint32_t c);
 /* Copies at most size-1 bytes for people: characters that must not be shown, and bad UTF-8, become '?'. */
 void semel__str_show(char *out, size_t size, struct semel_str s);
-/* The name that was probably meant: the one with the fewest edits (insert, delete or replace a byte), at most two and
- * fewer than the word has bytes; the first of several. NULL: none is near. */
+/* The name that was probably meant: the one with the fewest edits (insert, delete or replace a byte, or swap it with
+ * its neighbour), at most two and fewer than the word has bytes, between short words one; the first of several. NULL:
+ * none is near. */
 const char *semel__nearest(const char *word, const char *const *names, size_t n);
+/* Is one of the names at most two edits away, however short it is? */
+bool semel__resembles(const char *word, const char *const *names, size_t n);
 
 struct semel_buf {
     char *p;

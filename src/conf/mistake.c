@@ -114,7 +114,7 @@ static bool is_secret(struct semel_str key)
     for (size_t i = 0; i < key.n; i++)
         word[i] = semel__lower(key.p[i]);
     word[key.n] = '\0';
-    return semel__nearest(word, secret_keys, CONF_COUNT(secret_keys)) != NULL;
+    return semel__resembles(word, secret_keys, CONF_COUNT(secret_keys));
 }
 
 /* However it is written: `passwrd` was meant for a password. in_doubt: so may a name with %70 in it be. */

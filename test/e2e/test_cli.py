@@ -118,6 +118,8 @@ def test_the_version_is_told_in_both_ways():
     (["frobnicate"], "semel: there is no command 'frobnicate'; semel --help lists them"),
     (["consumer", "frobnicate"], "there is no command 'consumer frobnicate'; semel consumer --help lists them"),
     (["help", "sned"], "did you mean 'send'?"),
+    (["quit"], "there is no command 'quit'; semel --help lists them"),
+    (["dead"], "there is no command 'dead'; semel --help lists them"),
     (["help", "send", "off"], "semel send has no commands of its own"),
     (["status", "--jsom"], "semel: semel status has no option '--jsom'; did you mean '--json'?"),
     (["status", "--frobnicate=1"], "semel status has no option '--frobnicate'; semel status --help lists them"),

@@ -197,7 +197,7 @@ static void what_a_person_reads_is_never_cut_inside_a_character(void **state)
     assert_int_equal(untouched, 'x');
 }
 
-static void the_nearest_name_has_at_most_two_edits(void **state)
+static void the_nearest_name_has_at_most_two_edits_and_one_if_it_is_short(void **state)
 {
     (void)state;
     static const char *const names[] = {"status", "send", "migrate", "demo", "ls", "inbox", "index"};
@@ -209,12 +209,15 @@ static void the_nearest_name_has_at_most_two_edits(void **state)
         {"migarte", "migrate"}, {"inbx", "inbox"},    {"indox", "inbox"},  {"indx", "index"},
         {"lss", "ls"},          {"l", NULL},          {"xy", NULL},        {"statuseses", NULL},
         {"stat", "status"},     {"sta", NULL},        {"", NULL},          {"completion", NULL},
+        {"dead", NULL},         {"edmo", "demo"},     {"seen", NULL},      {"dmoe", NULL},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const char *nearest = semel__nearest(cases[i].word, names, COUNT(names));
         if (cases[i].nearest == NULL ? nearest != NULL : nearest == NULL || strcmp(nearest, cases[i].nearest) != 0)
             fail_msg("%s: %s", cases[i].word, nearest != NULL ? nearest : "none");
     }
+    assert_true(semel__resembles("dead", names, COUNT(names))); /* `demo`, by two edits */
+    assert_false(semel__resembles("completion", names, COUNT(names)));
     assert_null(semel__nearest("status", names, 0));
     assert_null(semel__nearest(NULL, names, COUNT(names)));
 }
@@ -391,7 +394,7 @@ int main(void)
         cmocka_unit_test(what_a_person_reads_holds_no_control_characters),
         cmocka_unit_test(what_a_person_reads_holds_no_format_characters),
         cmocka_unit_test(what_a_person_reads_is_never_cut_inside_a_character),
-        cmocka_unit_test(the_nearest_name_has_at_most_two_edits),
+        cmocka_unit_test(the_nearest_name_has_at_most_two_edits_and_one_if_it_is_short),
         cmocka_unit_test(words_without_bounds_have_no_nearest_name),
         cmocka_unit_test(a_buffer_grows_to_its_bound_and_no_further),
         cmocka_unit_test(once_an_append_failed_every_later_one_fails),
