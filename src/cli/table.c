@@ -2,9 +2,9 @@
  *
  * table.c: rows for people, or for programs, as JSON.
  *
- * Invariants: every cell has passed semel__str_show. A table is cut to a width only on a terminal, only in its narrow
- * columns, and an ellipsis stands where a cell was cut. Colours are the only escape sequences, and only where
- * cli->color is set. Times are relative for people and absolute for programs.
+ * Invariants: every cell has passed semel__str_show. A table is cut to a width only on a terminal, first in its narrow
+ * columns, then in texts that are longer than an id should be, and an ellipsis stands where a cell was cut. Colours are
+ * the only escape sequences, and only where cli->color is set. Times are relative for people and absolute for programs.
  */
 #define _GNU_SOURCE /* wcwidth */
 #include <assert.h>
@@ -19,7 +19,8 @@
 #define COLUMNS_MAX 24
 #define NAME_BYTES 40
 #define SHORT_CELL 512
-#define NARROWEST 10 /* a narrow column is cut no further */
+#define NARROWEST 10   /* a narrow column is cut no further */
+#define NARROW_TEXT 40 /* nor another text: a UUID is whole, and can be given to another command */
 
 struct cli_table {
     const struct cli *cli;
@@ -219,20 +220,32 @@ static size_t terminal_width(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* Takes from the widest of the narrow columns until all fit, or none can give more. */
+/* The widest column that may be cut further; n: none. */
+static size_t widest(const struct cli_table *table, const size_t *widths, bool narrow)
+{
+    const size_t least = narrow ? NARROWEST : NARROW_TEXT;
+    size_t ret = table->n;
+    for (size_t c = 0; c < table->n; c++)
+        if ((narrow ? table->columns[c].narrow : table->columns[c].type == CLI_TEXT) && widths[c] > least &&
+            (ret == table->n || widths[c] > widths[ret]))
+            ret = c;
+    return ret;
+}
+
+/* Takes from the widest of the narrow columns until all fit, or none can give more; then from the widest text. */
 static void fit(const struct cli_table *table, size_t *widths)
 {
     size_t total = table->n - 1, room = terminal_width();
     for (size_t c = 0; c < table->n; c++)
         total += widths[c];
-    while (total > room) {
-        size_t widest = table->n;
-        for (size_t c = 0; c < table->n; c++)
-            if (table->columns[c].narrow && widths[c] > NARROWEST && (widest == table->n || widths[c] > widths[widest]))
-                widest = c;
-        if (widest == table->n)
+    for (bool narrow = true; total > room;) {
+        const size_t c = widest(table, widths, narrow);
+        if (c == table->n && !narrow)
             return;
-        widths[widest]--;
+        narrow = narrow && c < table->n;
+        if (c == table->n)
+            continue;
+        widths[c]--;
         total--;
     }
 }

@@ -68,6 +68,19 @@ def test_ls_tells_the_error_before_relative_times_and_marks_what_it_cut(store):
     assert re.search(r" the bank is d[^…]*… +3 d ago +in ", line), line
 
 
+def test_ls_cuts_long_ids_on_a_terminal_too_narrow_for_them_and_leaves_a_uuid_whole(store):
+    uuid, long = "0190163d-8694-739b-aea5-966c26f8ad90", "order-" + "x" * 200
+    add(store, long, "failed", error_text="the bank is down", source="s" * 90, order_key="k" * 90)
+    add(store, uuid, "failed", error_text="the bank is down")
+    assert long in store.semel("inbox", "ls").out and long in store.semel("inbox", "ls", "--json").out
+    _, seen = run_on_terminal("inbox", "ls", "--store", store.url, columns=220, env={"NO_COLOR": "1"})
+    head, cut, whole = seen.decode().splitlines()[:3]
+    assert max(map(len, (head, cut, whole))) <= 220 and cut.startswith("order-xxx") and cut.count("\u2026") == 4, seen
+    assert whole.startswith(uuid + " "), seen
+    _, seen = run_on_terminal("inbox", "ls", "--store", store.url, columns=80, env={"NO_COLOR": "1"})
+    assert "order-" + "x" * 33 + "\u2026 " in seen.decode() and uuid + " " in seen.decode(), seen
+
+
 def test_ls_pages_without_gaps_and_says_how_to_get_the_next_page(store):
     # P44
     add_many(store, 7)
@@ -489,7 +502,7 @@ def test_what_cannot_be_exported_is_named_and_the_others_are(store):
     assert result.code == 1 and [json.loads(line)["id"] for line in result.out.splitlines()] == ["text", "other"]
     assert "none: its payload is not kept" in result.err
     nothing = store.semel("inbox", "export", "-c", "billing", "--type", "nothing")
-    assert (nothing.code, nothing.out) == (0, "") and "nothing matches: no message was exported" in nothing.err
+    assert (nothing.code, nothing.out) == (3, "") and "nothing matches: no message was exported" in nothing.err
     assert store.semel("inbox", "export").code == 2
 
 
