@@ -393,6 +393,12 @@ def test_commit_that_did_not_wait_for_its_standby_is_not_acknowledged(desk):
         assert (said["act"], said["why"]) == ("ack", "duplicate")
 
 
+# P16: psycopg2 tells one warning from another by when it came alone
+def test_warnings_of_a_handler_are_no_lost_wait(desk):
+    warn = "DO $$ BEGIN RAISE WARNING 'as asked' USING ERRCODE = '01000'; RAISE NOTICE 'and this'; END $$"
+    assert [desk.deliver((f"m{n}", {"sql": warn}))["act"] for n in range(60)] == ["run"] * 60
+
+
 # P16: of a claim that the standby may not have no call is made
 def test_claim_that_did_not_wait_for_its_standby_calls_nobody(desk):
     desk.set('{"effect": "outside"}')

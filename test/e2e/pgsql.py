@@ -145,10 +145,12 @@ def absent_standby(server):
         ask(eye, f"ALTER SYSTEM {setting}")
         ask(eye, "SELECT pg_reload_conf()")
         poll(lambda: bool(ask(eye, "SHOW synchronous_standby_names")[0][0]) == ("=" in setting))
+        ask(eye, "CHECKPOINT")  # by the process that tells the others whether to wait, when it has read the setting
 
     def end(how="pg_cancel_backend"):
-        poll(lambda: ask(eye, f"SELECT {how}(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' "
-                              "AND backend_type = 'client backend'"))
+        waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
+        (pid, begun, _), *_ = poll(lambda: ask(eye, f"SELECT pid, query_start, {how}(pid) {waits}"))
+        poll(lambda: not ask(eye, f"SELECT {waits} AND (pid, query_start) = (%s, %s)", pid, begun))
     standbys("SET synchronous_standby_names = 'none_such'")
     try:
         yield end
