@@ -27,10 +27,11 @@
  *
  * A begin without its end cannot commit: while a message that was begun is neither done nor failed, COMMIT becomes a
  * rollback (SQLite answers SQLITE_CONSTRAINT_COMMITHOOK, PostgreSQL SQLSTATE 23000). Otherwise a record could be kept
- * without its effect. The next begin, done or fail notices a begin or an end that a savepoint of yours has undone:
- * until then, on SQLite, such a begin still counts, and such an end is still valid. For this the handle uses the
- * commit and rollback hooks of an SQLite connection, and must be the only one; a program that needs them for itself
- * opens with SEMEL_LOOSE and asks semel_pending() in its own hook. On PostgreSQL the database itself keeps track.
+ * without its effect. A begin or an end that a savepoint of yours has undone does not count. For this the handle uses
+ * the commit and rollback hooks of an SQLite connection and a virtual table without rows, semel_watch, and must be the
+ * only one; a program that needs the hooks for itself opens with SEMEL_LOOSE and asks semel_pending() in its own hook,
+ * which then learns of what a savepoint has undone by the next begin, done or fail. On PostgreSQL the database itself
+ * keeps track.
  */
 #ifndef SEMEL_SEMEL_H
 #define SEMEL_SEMEL_H
@@ -143,7 +144,8 @@ SEMEL_API semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db,
  * commit: the COMMIT itself fails, with SQLSTATE 23000. SEMEL_LOOSE lets it pass. */
 SEMEL_API semel_status semel_wrap_pg(struct semel **ret, struct pg_conn *conn, unsigned flags, struct semel_error *err);
 /* Call it before you close your connection. Rolls back nothing of yours; a transaction in which a message was begun and
- * has no end still cannot commit. NULL is allowed; does nothing inside a handler or `taken`. */
+ * has no end still cannot commit, but on SQLite an end that a savepoint undoes afterwards is not noticed: close it
+ * after the transaction. NULL is allowed; does nothing inside a handler or `taken`. */
 SEMEL_API void semel_close(struct semel *s);
 /* The native handle (struct sqlite3 *, PGconn *), for handlers that write inside the transaction. Ask for it in every
  * call of a handler: a connection of Semel's changes after an unknown commit, and a statement prepared on the old one
@@ -180,8 +182,7 @@ SEMEL_API semel_status semel_inbox_begin(struct semel *s, const struct semel_msg
                                          struct semel_error *err);
 /* The effect is written. `outcome` (JSON text of at most 64 KiB, or not given) is returned to duplicates. Of msg only
  * consumer, source and id are used. INVALID: it was not begun in this transaction. A savepoint of yours that undoes a
- * done but not its begin leaves the message begun: call done or fail again. If you commit without another call, the
- * commit is not refused: the lease expires, and the message is tried again. */
+ * done but not its begin leaves the message begun: call done or fail again, or the COMMIT is refused. */
 SEMEL_API semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
                                         struct semel_error *err);
 /* The effect is not written, and why: SEMEL_TRANSIENT, SEMEL_PERMANENT, SEMEL_REJECTED or SEMEL_MAYBE. Undo what you

@@ -9,9 +9,10 @@
  * the next begin notices a stale list by the rows.
  *
  * A begin claims the message under a token, in the caller's transaction, and notes it as pending. Its end is written
- * under that token. A savepoint of the caller's may have undone the begin or the end meanwhile, and nobody reports
- * that. But a savepoint always undoes the latest writes: stale entries are at the end of the lists `pending` and
- * `ended`, and checking the last one of each is enough to find out.
+ * under that token. A savepoint of the caller's may undo the begin or the end. On SQLite that is reported to the watch
+ * (store/sqlite_watch.c), and how many messages have no end is right at once. Which ones these are is found by the
+ * next begin, done or fail, by the rows, on every store. A savepoint always undoes the latest writes: stale entries
+ * are at the end of the lists `pending` and `ended`, and checking the last one of each is enough to find out.
  *
  * Invariants: every pending message is `processing` in this transaction, as far as the last call knew; a message is in
  * one of the two lists, once; a call that fails leaves both lists and rows as they were. A list keeps the order in
@@ -25,9 +26,6 @@
 #include "base/str.h"
 #include "lib/handle.h"
 
-#ifdef SEMEL_WITH_SQLITE
-#include "store/sqlite_store.h"
-#endif
 #ifdef SEMEL_WITH_POSTGRES
 #include "store/pg_store.h"
 #endif
@@ -161,17 +159,53 @@ void semel__held_done(struct held_list *list)
 #ifdef SEMEL_WITH_SQLITE
 static bool may_commit(void *ctx)
 {
-    const struct semel *s = ctx;
-    return s->pending.n == 0 && s->refused == 0 && s->n_keys == 0;
+    return semel_pending(ctx) == 0;
 }
 #endif
+
+static bool saved(void *ctx, int number)
+{
+    struct semel *s = ctx;
+    size_t n = (size_t)number + 1;
+    if (n > s->cap_marks) {
+        struct mark *marks = semel__realloc(s->marks, 2 * n, sizeof(struct mark));
+        if (marks == NULL)
+            return false;
+        s->marks = marks;
+        s->cap_marks = 2 * n;
+    }
+    while (s->n_marks < n) /* those outside of it that were set before the first begin, too */
+        s->marks[s->n_marks++] = (struct mark){s->open, s->n_deeds};
+    s->marks[number] = (struct mark){s->open, s->n_deeds};
+    return true;
+}
+
+static void undone(void *ctx, int number)
+{
+    struct semel *s = ctx;
+    struct mark back = number >= 0 && (size_t)number < s->n_marks ? s->marks[number] : (struct mark){0};
+    s->open = back.open;
+    semel__undo_deeds(s, back.n_deeds);
+}
 
 static void ended(void *ctx)
 {
     struct semel *s = ctx;
     held_clear(&s->pending);
     held_clear(&s->ended);
-    s->refused = s->n_keys = 0;
+    s->refused = s->n_keys = s->open = 0;
+    s->n_marks = s->n_deeds = 0;
+}
+
+semel_status semel__watch_savepoints(struct semel *s, struct semel_error *err)
+{
+#ifdef SEMEL_WITH_SQLITE
+    if (!s->loose && strcmp(s->store->ops->name, "sqlite") == 0)
+        return semel__sqlite_watch(&s->watch, semel_store_native(s->store), err);
+#endif
+    (void)s;
+    (void)err;
+    return SEMEL_OK;
 }
 
 /* The host, for people who read a row; the number behind it makes it unique. */
@@ -218,6 +252,7 @@ static semel_status finish(struct semel *s, bool loose, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     s->loose = loose;
+    s->watch = (struct semel_sqlite_watch){.ctx = s, .saved = saved, .undone = undone};
 #ifdef SEMEL_WITH_SQLITE
     struct semel_sqlite_witness witness = {.ctx = s, .may_commit = may_commit, .ended = ended};
     if (!loose && strcmp(s->store->ops->name, "sqlite") == 0)
@@ -391,6 +426,9 @@ void semel_close(struct semel *s)
     if (s == NULL || s->inside || s->taking) /* a handler must not close its own handle */
         return;
     semel_store_close(s->store);
+#ifdef SEMEL_WITH_SQLITE
+    semel__sqlite_unwatch(&s->watch);
+#endif
     semel__inbox_done(&s->inbox);
     semel__arena_done(&s->arena);
     semel__arena_done(&s->sheet);
@@ -399,6 +437,8 @@ void semel_close(struct semel *s)
     semel__held_done(&s->pending);
     semel__held_done(&s->ended);
     semel__held_done(&s->claims);
+    semel__free(s->marks);
+    semel__free(s->deeds);
     semel__free(s);
 }
 
@@ -409,7 +449,7 @@ void *semel_native(struct semel *s)
 
 int semel_pending(const struct semel *s)
 {
-    return s != NULL ? (int)s->pending.n + s->refused + s->n_keys : 0;
+    return s != NULL ? (s->watch.on ? s->open : (int)s->pending.n) + s->refused + s->n_keys : 0;
 }
 
 void semel_ended(struct semel *s)
@@ -644,7 +684,7 @@ static semel_status make_room(struct semel *s, struct semel_error *err)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "%d messages were begun in this transaction and have no end: done or fail first",
                            SEMEL_PENDING_MAX);
-    return semel__held_room(&s->pending) ? SEMEL_OK : semel__fail_memory(err);
+    return semel__held_room(&s->pending) ? semel__watch_savepoints(s, err) : semel__fail_memory(err);
 }
 
 /* Claims the message; if it may run, it is pending from now on. */
@@ -675,6 +715,7 @@ static semel_status claim(struct semel *s, const struct semel__msg *msg, struct 
     if (before != NULL) /* that begin was undone as well */
         semel__held_drop(&s->ended, before);
     semel__held_add(&s->pending, held);
+    s->open++;
     semel__show_lease(&lease, ret);
     ret->token = ret->lease_until_us = SEMEL_NONE; /* they are internal to the transaction */
     return SEMEL_OK;
@@ -738,6 +779,7 @@ static void note_end(struct semel *s, struct held *held)
     if (s->ended.n == SEMEL_ENDED_MAX)
         semel__held_drop(&s->ended, s->ended.items[0]);
     held_move(&s->pending, &s->ended, held);
+    s->open--;
 }
 
 /* Adds the payload that the begin did not have, if there is one. */

@@ -23,6 +23,7 @@
 #include "core/consumer.h"
 #include "core/house.h"
 #include "semel/semel.h"
+#include "store/sqlite_store.h"
 
 #define SEMEL_PENDING_MAX 10000
 #define SEMEL_CLAIMS_MAX 1000
@@ -42,6 +43,12 @@ struct held {
 struct held_list {
     struct held **items;
     size_t n, cap;
+};
+
+/* What a savepoint of the caller's brings back. */
+struct mark {
+    int open;
+    size_t n_deeds;
 };
 
 struct semel {
@@ -67,6 +74,11 @@ struct semel {
     int refused;                        /* ends in the open transaction that prevent its commit */
     int64_t keys[SEMEL_BEGUN_KEYS_MAX]; /* tokens of idempotency keys begun in the open transaction, no end yet */
     int n_keys;
+    struct semel_sqlite_watch watch; /* while it is on, what follows is kept, and savepoints keep the keys right */
+    int open;                        /* messages that were begun in the open transaction and have no end */
+    struct mark *marks;              /* of its savepoints, by number */
+    int64_t *deeds;                  /* the tokens of its keys, as they were begun and (negative) ended */
+    size_t n_marks, cap_marks, n_deeds, cap_deeds;
     struct held_list claims;               /* the last claims, so that a late end can be kept as evidence */
     struct semel_buf known;                /* the settings that were read last, of known_consumer */
     char known_consumer[SEMEL_ID_MAX + 1]; /* "": none are known */
@@ -122,6 +134,11 @@ bool semel__held_is(const struct held *held, const struct semel_row *row); /* th
 struct held *semel__held_by_token(const struct held_list *list, int64_t token);
 void semel__held_drop(struct held_list *list, struct held *held);
 void semel__held_done(struct held_list *list);
+
+/* Before a begin: from now on a savepoint that undoes it, or its end, is noticed. */
+semel_status semel__watch_savepoints(struct semel *s, struct semel_error *err);
+/* Undoes what was done with keys since there were `n_deeds` of it. */
+void semel__undo_deeds(struct semel *s, size_t n_deeds);
 
 /* Does the database itself refuse to commit a message or a key without an end? */
 bool semel__holds_in_store(const struct semel *s);

@@ -4,9 +4,10 @@
  *
  * A key that was begun must have its end before the transaction commits. PostgreSQL refuses the COMMIT otherwise; on
  * SQLite the handle counts the tokens of keys that were begun, and its commit hook asks. There a begin has a lease,
- * too: nobody can see its row before the COMMIT, and if a savepoint has undone an end behind our back, it runs out.
+ * too: on a loose handle, where no hook asks, it runs out.
  *
- * Invariants: a token is in the list once; every call looks first which of them a savepoint of the caller's has undone.
+ * Invariants: a token is in the list once. What a savepoint of the caller's undoes is undone in the list, too, while
+ * the watch is on; else every call looks first which of them it has undone.
  */
 #include "core/keys.h"
 
@@ -48,22 +49,63 @@ static semel_status ops_of(struct semel *s, const struct semel_key_ops **ret, st
 
 /* ---- what was begun ------------------------------------------------------------------------------ */
 
-static void forget(struct semel *s, int64_t token)
+static bool forget(struct semel *s, int64_t token)
 {
-    for (int i = 0; i < s->n_keys; i++)
-        if (s->keys[i] == token)
-            s->keys[i] = s->keys[--s->n_keys];
+    for (int i = 0; i < s->n_keys; i++) {
+        if (s->keys[i] != token)
+            continue;
+        s->keys[i] = s->keys[--s->n_keys];
+        return true;
+    }
+    return false;
 }
 
-/* Drops begins that a savepoint of the caller's has undone. Inside a transaction. */
+/* A key of this token has begun, or (negative) ended. There is room for it. */
+static void note(struct semel *s, int64_t deed)
+{
+    if (deed > 0)
+        s->keys[s->n_keys++] = deed;
+    else if (!forget(s, -deed))
+        return; /* it was claimed */
+    if (s->watch.on)
+        s->deeds[s->n_deeds++] = deed;
+}
+
+void semel__undo_deeds(struct semel *s, size_t n_deeds)
+{
+    while (s->n_deeds > n_deeds) {
+        int64_t deed = s->deeds[--s->n_deeds];
+        if (deed < 0)
+            s->keys[s->n_keys++] = -deed;
+        else
+            (void)forget(s, deed);
+    }
+}
+
+static bool deed_room(struct semel *s)
+{
+    if (s->n_deeds < s->cap_deeds)
+        return true;
+    size_t cap = s->cap_deeds > 0 ? 2 * s->cap_deeds : 16;
+    int64_t *deeds = semel__realloc(s->deeds, cap, sizeof(int64_t));
+    if (deeds == NULL)
+        return false;
+    s->deeds = deeds;
+    s->cap_deeds = cap;
+    return true;
+}
+
+/* Drops begins that a savepoint of the caller's has undone, where nobody tells of that. Inside a transaction. */
 static semel_status drop_undone(struct semel *s, const struct semel_key_ops *ops, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
+    if (s->watch.on)
+        return deed_room(s) ? SEMEL_OK : semel__fail_memory(err);
     for (int i = s->n_keys; status == SEMEL_OK && i-- > 0;) {
         struct semel_idempotency row;
         status = ops->held(s->store, s->keys[i], &s->arena, &row, err);
         if (status == SEMEL_OK && row.status == SEMEL_STATE_ABSENT)
-            forget(s, s->keys[i]);
+            (void)forget(s, s->keys[i]);
     }
     return status;
 }
@@ -170,6 +212,8 @@ static semel_status enter(struct semel *s, const struct semel_key_request *reque
     semel_status status = ops_of(s, &ops, err);
     if (status == SEMEL_OK)
         status = parse_request(request, &claim, &is_time, err);
+    if (status == SEMEL_OK && begin)
+        status = semel__watch_savepoints(s, err);
     if (status == SEMEL_OK)
         status = start(s, ops, &now_us, err);
     if (status != SEMEL_OK)
@@ -196,7 +240,7 @@ static semel_status enter(struct semel *s, const struct semel_key_request *reque
     if (status != SEMEL_OK)
         return status;
     if (begin && claim.act == SEMEL_KEY_RUN && !s->loose)
-        s->keys[s->n_keys++] = claim.token;
+        note(s, claim.token);
     show(&claim, is_time, ret);
     return SEMEL_OK;
 }
@@ -298,7 +342,7 @@ static semel_status finish(struct semel *s, struct semel_key_ending *ending, str
     if (status != SEMEL_OK)
         return status;
     if (ending->applied)
-        forget(s, ending->token);
+        note(s, -ending->token);
     else if (ending->end == SEMEL_KEY_END_COMPLETED)
         return refuse(s, ending->token, err);
     return ending->applied ? SEMEL_OK : fenced(ending->token, "", err);

@@ -33,6 +33,20 @@ struct semel_sqlite_witness {
 semel_status semel__sqlite_witness(struct semel_store *store, const struct semel_sqlite_witness *witness,
                                    struct semel_error *err);
 
+/* Told of the savepoints of one connection, in a transaction that has called semel__sqlite_watch. Stays where it is. */
+struct semel_sqlite_watch {
+    void *ctx;
+    bool (*saved)(void *ctx, int number);  /* the savepoint of this number, from 0, is set; false: no memory */
+    void (*undone)(void *ctx, int number); /* what was done since then; -1: in the whole transaction */
+    bool on;                               /* in the open transaction */
+    struct sqlite3 *db;                    /* the rest is the driver's */
+    struct semel_sqlite_link *link;
+};
+/* Begins to write. From here to the end of the transaction the watch is told; savepoints that were set before may be
+ * undone, too. RETRY, INVALID: as other begins. */
+semel_status semel__sqlite_watch(struct semel_sqlite_watch *watch, struct sqlite3 *db, struct semel_error *err);
+void semel__sqlite_unwatch(struct semel_sqlite_watch *watch);
+
 /* What a result code means, for handlers' statements as for the driver's. `rc` is what the failed call
  * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */
 semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, struct semel_error *err);

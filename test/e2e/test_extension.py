@@ -201,8 +201,34 @@ def test_done_of_a_begin_that_a_savepoint_took_back_is_refused(db):
     begin(db, "id-1")
     db.execute("ROLLBACK TO message")
     assert "rolled back" in refused(db, "SELECT semel_inbox_done('billing', 'id-1')")
-    db.execute("ROLLBACK")
-    assert count(db) == 0
+    db.execute("INSERT INTO ledger VALUES ('other', 1)")
+    db.execute("COMMIT")
+    assert (count(db), count(db, "ledger")) == (0, 1)
+
+
+@pytest.mark.parametrize("end", ["SELECT semel_inbox_done('billing', 'id-1')",
+                                 "SELECT semel_inbox_done_many('billing', '[{\"message_id\": \"id-1\"}]')",
+                                 "SELECT * FROM semel_inbox_fail WHERE consumer = 'billing' AND message_id = 'id-1' "
+                                 "AND class = 'transient'"])
+def test_end_that_a_savepoint_took_back_leaves_the_begin_open(db, end):  # P59
+    for again in (False, True):
+        db.execute("SAVEPOINT outermost")
+        begin(db, "id-1")
+        begin(db, "id-2")
+        db.execute("INSERT INTO ledger VALUES ('id-1', 1)")
+        db.execute("SELECT semel_inbox_done('billing', 'id-2')").fetchall()
+        db.execute("SAVEPOINT s")
+        db.execute("SAVEPOINT inner")
+        db.execute(end).fetchall()
+        db.execute("RELEASE inner")
+        db.execute("ROLLBACK TO s")
+        if again:
+            db.execute(end).fetchall()
+            db.execute("COMMIT")
+        else:
+            with pytest.raises(sqlite3.IntegrityError):
+                db.execute("COMMIT")
+        assert (count(db), count(db, "ledger")) == (2 * again, again)
 
 
 # P58

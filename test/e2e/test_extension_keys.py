@@ -85,6 +85,25 @@ def test_begin_without_its_end_cannot_commit(db):  # noqa: F811
     db.execute("COMMIT")
 
 
+# P59 P80
+def test_end_that_a_savepoint_took_back_leaves_the_key_begun(db):  # noqa: F811
+    for again in (False, True):
+        db.execute("BEGIN IMMEDIATE")
+        token = begin(db)["token"]
+        db.execute("INSERT INTO ledger VALUES ('charge', 5)")
+        db.execute("SAVEPOINT s")
+        db.execute("SELECT semel_key_finish(?, 200)", (token,)).fetchall()
+        db.execute("ROLLBACK TO s")
+        if again:
+            assert db.execute("SELECT semel_key_finish(?, 200)", (token,)).fetchone() == (1,)
+            db.execute("COMMIT")
+        else:
+            with pytest.raises(sqlite3.IntegrityError):
+                db.execute("COMMIT")
+        assert db.execute("SELECT count(*) FROM ledger").fetchone() == (again,)
+    assert db.execute("SELECT status FROM semel_idempotency").fetchall() == [("completed",)]
+
+
 # A1 A10
 def test_replay_writes_nothing(db, path):  # noqa: F811
     db.execute("BEGIN IMMEDIATE")

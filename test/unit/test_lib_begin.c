@@ -208,43 +208,117 @@ static void begin_that_a_savepoint_took_back_is_not_done(void **state)
     assert_string_equal(state_of(d, "a"), "absent");
 }
 
-static void begin_that_a_savepoint_took_back_counts_until_the_next_call(void **state)
+static void begin_that_a_savepoint_took_back_lets_the_transaction_commit(void **state)
 {
     struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
     sql(d, "ROLLBACK TO mine");
-    assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK); /* refused rather than guessed */
-    sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
+    assert_int_equal(semel_pending(d->s), 0);
+    effect(d, "other");
+    sql(d, "COMMIT; BEGIN IMMEDIATE; SAVEPOINT mine");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
     sql(d, "ROLLBACK TO mine");
     begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
     assert_int_equal(semel_pending(d->s), 1);
     done(d, &b);
-    sql(d, "COMMIT");
+    sql(d, "COMMIT; SAVEPOINT outermost");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "ROLLBACK TO outermost; RELEASE outermost");
     assert_string_equal(state_of(d, "a"), "absent");
     assert_string_equal(state_of(d, "b"), "completed");
+    assert_int_equal(effects(d, "other"), 1);
 }
 
-static void done_that_a_savepoint_took_back_is_tried_again(void **state)
+/* What ends the message, what happens around its end, and whether the COMMIT is refused. */
+static const struct {
+    const char *before, *after;
+    bool refused;
+} undoings[] = {
+    {"SAVEPOINT a", "ROLLBACK TO a", true},
+    {"SAVEPOINT a", "ROLLBACK TO a; RELEASE a", true},
+    {"SAVEPOINT a; SAVEPOINT b", "RELEASE b; ROLLBACK TO a", true},
+    {"SAVEPOINT a; SAVEPOINT b", "ROLLBACK TO b; ROLLBACK TO a; RELEASE a", true},
+    {"SAVEPOINT a; RELEASE a; SAVEPOINT b", "SAVEPOINT c; ROLLBACK TO b", true},
+    {"SAVEPOINT a", "SAVEPOINT b; ROLLBACK TO b", false},
+    {"SAVEPOINT a", "RELEASE a; SAVEPOINT b; INSERT INTO effect VALUES ('y'); ROLLBACK TO b", false},
+    {"SAVEPOINT a", "INSERT OR FAIL INTO effect SELECT 'y' UNION ALL SELECT 'z'; RELEASE a", false},
+};
+
+static void end_that_a_savepoint_took_back_cannot_commit(void **state)
 {
-    /* P59: never completed without its effect */
+    /* P59: never completed without its effect, and never an effect of a message that is not */
     struct handle *d = *state;
-    size_t n;
+    struct semel_msg m = mail("a", "x"), other = mail("b", "x");
+    for (size_t i = 0; i < 2 * sizeof undoings / sizeof undoings[0]; i++) {
+        sql(d, "DELETE FROM semel_inbox; DELETE FROM effect; BEGIN IMMEDIATE; SAVEPOINT outside");
+        begin(d, &other, SEMEL_RUN, SEMEL_WHY_NEW);
+        begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+        effect(d, "a");
+        sql(d, undoings[i / 2].before);
+        if (i % 2 == 0)
+            done(d, &m);
+        else
+            assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
+        sql(d, undoings[i / 2].after);
+        assert_int_equal(semel_pending(d->s), undoings[i / 2].refused ? 2 : 1);
+        done(d, &other);
+        if (undoings[i / 2].refused)
+            assert_commit_refused(d);
+        else
+            sql(d, "COMMIT");
+        assert_int_equal(effects(d, "a"), !undoings[i / 2].refused);
+    }
+}
+
+/* A statement that fails half way is undone like a savepoint. */
+static void statement_that_fails_undoes_no_end(void **state)
+{
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
-    sql(d, "BEGIN IMMEDIATE");
+    sql(d, "CREATE TABLE one (id INTEGER PRIMARY KEY); BEGIN");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
-    sql(d, "SAVEPOINT mine");
+    assert_int_equal(sql_try(d, "INSERT INTO one VALUES (1), (2), (1)") & 0xff, SQLITE_CONSTRAINT);
+    assert_int_equal(semel_pending(d->s), 1);
     effect(d, "a");
     done(d, &m);
-    sql(d, "ROLLBACK TO mine; COMMIT");
-    assert_string_equal(state_of(d, "a"), "processing");
-    pass(d, 61 * SECOND_US);
-    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
-    pass(d, 20 * SECOND_US);
+    assert_int_equal(sql_try(d, "INSERT INTO one VALUES (1), (2), (1)") & 0xff, SQLITE_CONSTRAINT);
+    sql(d, "COMMIT");
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM one"), 0);
+    assert_string_equal(state_of(d, "a"), "completed");
+    sql(d, "BEGIN");
+    m = mail("b", "x");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    done(d, &m);
+    assert_int_equal(sql_try(d, "INSERT OR ROLLBACK INTO one VALUES (1), (2), (1)") & 0xff, SQLITE_CONSTRAINT);
+    assert_int_equal(semel_pending(d->s), 0);
     run_once(d, &m);
-    assert_int_equal(effects(d, "a"), 1);
+}
+
+/* Its number is that of savepoints that are gone. */
+static void deep_savepoints_are_counted(void **state)
+{
+    struct handle *d = *state;
+    struct semel_msg m = mail("a", "x");
+    char text[40];
+    sql(d, "BEGIN");
+    for (int i = 0; i < 100; i++) {
+        snprintf(text, sizeof text, "SAVEPOINT s%d", i);
+        sql(d, text);
+        if (i == 50)
+            begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    }
+    done(d, &m);
+    sql(d, "ROLLBACK TO s70");
+    assert_int_equal(semel_pending(d->s), 1);
+    done(d, &m);
+    sql(d, "ROLLBACK TO s51");
+    assert_int_equal(semel_pending(d->s), 1);
+    sql(d, "ROLLBACK TO s50");
+    assert_int_equal(semel_pending(d->s), 0);
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "a"), "absent");
 }
 
 static void done_that_a_savepoint_took_back_can_be_done_again(void **state)
@@ -554,8 +628,10 @@ int main(void)
         ON_OWN(pending_messages_are_bounded),
         ON_BOTH(begin_that_a_savepoint_took_back_can_be_begun_again),
         ON_BOTH(begin_that_a_savepoint_took_back_is_not_done),
-        ON_BOTH(begin_that_a_savepoint_took_back_counts_until_the_next_call),
-        ON_BOTH(done_that_a_savepoint_took_back_is_tried_again),
+        ON_BOTH(begin_that_a_savepoint_took_back_lets_the_transaction_commit),
+        ON_WRAPPED(end_that_a_savepoint_took_back_cannot_commit),
+        ON_BOTH(statement_that_fails_undoes_no_end),
+        ON_BOTH(deep_savepoints_are_counted),
         ON_BOTH(done_that_a_savepoint_took_back_can_be_done_again),
         ON_BOTH(done_that_a_savepoint_took_back_keeps_the_next_call_from_committing),
         ON_BOTH(begins_that_savepoints_took_back_one_by_one_are_all_noticed),

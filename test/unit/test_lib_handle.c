@@ -123,6 +123,30 @@ static void begin_without_done_cannot_commit_after_its_handle_was_closed(void **
     assert_fine(d, semel__handle_wrap(&d->s, d->db, 0, &d->options, &d->err));
 }
 
+/* The table that tells of them stays in the transaction when its handle goes, and the next one has its own. */
+static void savepoints_are_told_to_the_handle_that_is_open(void **state)
+{
+    struct handle *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    done(d, &a);
+    sql(d, "SAVEPOINT s");
+    semel_close(d->s);
+    sql(d, "SAVEPOINT t; ROLLBACK TO t; RELEASE t");
+    assert_fine(d, semel__handle_wrap(&d->s, d->db, 0, &d->options, &d->err));
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_int_equal(semel_pending(d->s), 1);
+    sql(d, "ROLLBACK TO s");
+    assert_int_equal(semel_pending(d->s), 0);
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT t");
+    done(d, &b);
+    sql(d, "ROLLBACK TO t");
+    assert_commit_refused(d);
+    run_once(d, &a);
+}
+
 static void temporary_tables_of_the_same_name_change_nothing(void **state)
 {
     struct handle *d = *state;
@@ -481,6 +505,7 @@ int main(void)
         ON_FILE(handle_is_dead_in_the_child_of_a_fork),
         ON_BOTH(connection_has_one_handle_that_watches_it),
         ON_WRAPPED(begin_without_done_cannot_commit_after_its_handle_was_closed),
+        ON_WRAPPED(savepoints_are_told_to_the_handle_that_is_open),
         ON_BOTH(temporary_tables_of_the_same_name_change_nothing),
         ON_BOTH(last_insert_rowid_stays_the_callers_own),
         ON_OWN(broken_handle_answers_closed),

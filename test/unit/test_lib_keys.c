@@ -99,7 +99,7 @@ static void begin_without_its_end_cannot_commit(void **state)
     assert_int_equal(all_keys(d), 0);
 }
 
-/* A begin that a savepoint has undone is noticed by the next call. */
+/* A begin that a savepoint has undone is noticed, by the next call at the latest. */
 static void undone_begin_lets_the_transaction_commit(void **state)
 {
     struct handle *d = *state;
@@ -113,6 +113,53 @@ static void undone_begin_lets_the_transaction_commit(void **state)
     assert_fine(d, semel_key_fail(d->s, v.token, SEMEL_KEY_END_RELEASED, NOTHING, &d->err));
     sql(d, "COMMIT");
     assert_int_equal(all_keys(d), 0);
+}
+
+/* P59 P80: the first savepoint is older than the begin. */
+static void end_that_a_savepoint_took_back_is_to_be_written_again(void **state)
+{
+    struct handle *d = *state;
+    for (int again = 0; again <= 1; again++) {
+        sql(d, "BEGIN");
+        sql(d, "SAVEPOINT first");
+        struct semel_key_verdict v = key_begin(d, "f");
+        assert_int_equal(v.act, SEMEL_KEY_RUN);
+        effect(d, "a");
+        sql(d, "SAVEPOINT s");
+        if (again)
+            assert_fine(d, finish(d, v.token));
+        else
+            assert_fine(d, semel_key_fail(d->s, v.token, SEMEL_KEY_END_UNKNOWN, NOTHING, &d->err));
+        sql(d, "ROLLBACK TO s");
+        if (again)
+            assert_fine(d, finish(d, v.token));
+        if (again)
+            sql(d, "COMMIT");
+        else
+            assert_commit_refused(d);
+        assert_int_equal(effects(d, NULL), again);
+        assert_int_equal(all_keys(d), again);
+    }
+}
+
+/* It has no part in what was begun. */
+static void end_of_a_claim_is_undone_without_a_word(void **state)
+{
+    struct handle *d = *state;
+    int64_t token = key_claim(d, SEMEL_KEY_OUTSIDE).token;
+    sql(d, "BEGIN");
+    struct semel_key_request r = request("f");
+    struct semel_key_verdict v;
+    r.key = semel_str("key-00002");
+    assert_fine(d, semel_key_begin(d->s, &r, &v, &d->err));
+    sql(d, "SAVEPOINT s");
+    assert_fine(d, finish(d, token));
+    assert_fine(d, finish(d, v.token));
+    sql(d, "ROLLBACK TO s");
+    assert_fine(d, finish(d, v.token));
+    assert_int_equal(semel_pending(d->s), 0);
+    sql(d, "COMMIT");
+    assert_fine(d, finish(d, token));
 }
 
 /* A9 P80 */
@@ -307,6 +354,8 @@ int main(int argc, char **argv)
         ON_BOTH(replay_writes_nothing),
         ON_BOTH(begin_without_its_end_cannot_commit),
         ON_BOTH(undone_begin_lets_the_transaction_commit),
+        ON_WRAPPED(end_that_a_savepoint_took_back_is_to_be_written_again),
+        ON_BOTH(end_of_a_claim_is_undone_without_a_word),
         ON_BOTH(late_finish_of_an_atomic_claim_prevents_the_commit),
         ON_BOTH(expired_claim_is_unknown_until_its_late_answer),
         ON_FILE(claim_whose_commit_is_in_doubt_is_the_callers_or_nobodys),

@@ -38,7 +38,7 @@ CLIENTS = {
     "amqp_*.h": "src/broker/amqp*",
     "rabbitmq-c/*": "src/broker/amqp*",
     "curl/*": "src/net/curl.h",
-    "sqlite3ext.h": ("src/store/sqlite.c", "src/ext/*"),
+    "sqlite3ext.h": ("src/store/sqlite*", "src/ext/*"),
 }
 
 # What a public header may include besides semel/*.h.
