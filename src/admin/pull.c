@@ -706,7 +706,7 @@ static void enter(struct semel_pull *pull, enum pull_op op, struct semel_http_ex
     const char *why = NULL;
     if (call == NULL)
         return;
-    call->deadline_ms = op == PULL_TAKE ? semel__endpoint_now_ms() + pull->serve->answer_ms : 0;
+    call->deadline_ms = op == PULL_TAKE ? semel__steady_us() / 1000 + pull->serve->answer_ms : 0;
     pthread_mutex_lock(&pull->lock);
     if (!pull->open)
         why = "the route is not running at the moment";
@@ -751,7 +751,7 @@ static void pull_overdue(void *ctx, struct semel_http_exchange *x)
     struct semel_pull *pull = ctx;
     pthread_mutex_lock(&pull->lock);
     struct pull_call *call = semel__http_kept(x), **at = &pull->first;
-    bool ends = call != NULL && (call->deadline_ms <= semel__endpoint_now_ms() ||
+    bool ends = call != NULL && (call->deadline_ms <= semel__steady_us() / 1000 ||
                                  (call->held && (semel__http_hung_up(x) || atomic_load(&pull->serve->stopping))));
     while (ends && *at != call)
         at = &(*at)->next;
@@ -783,7 +783,7 @@ const struct semel_http_route semel__pull_routes[SEMEL_PULL_ROUTES] = {
 static bool wait_for_work(struct semel_pull *pull, int64_t until_ms)
 {
     for (;;) {
-        int64_t now_ms = semel__endpoint_now_ms();
+        int64_t now_ms = semel__steady_us() / 1000;
         bool held = pull->first != NULL && !pull->fresh;
         int64_t look_ms = pull->looked_ms + LOOK_MS;
         bool look = pull->first != NULL && (pull->woken || look_ms <= now_ms);
@@ -824,7 +824,7 @@ static struct pull_call *next_take(struct semel_pull *pull)
 /* Holds a take that found nothing. true: the caller, who has the lock, must answer it empty now. */
 static bool hold(const struct semel_pull *pull, struct pull_call *call)
 {
-    int64_t now_ms = semel__endpoint_now_ms();
+    int64_t now_ms = semel__steady_us() / 1000;
     if (!call->held)
         call->deadline_ms = now_ms + call->wait_ms;
     call->held = true;
@@ -881,7 +881,7 @@ semel_status semel__pull_step(struct semel_pull *pull, struct semel_inbox *inbox
     *ret_n = 0;
     pull->unknown = false;
     pthread_mutex_lock(&pull->lock);
-    bool look = wait_for_work(pull, semel__endpoint_now_ms() + wait_ms);
+    bool look = wait_for_work(pull, semel__steady_us() / 1000 + wait_ms);
     struct pull_call *ends = take_ends(pull);
     pull->fresh = false;
     for (const struct pull_call *call = pull->first; call != NULL; call = call->next) {
@@ -890,7 +890,7 @@ semel_status semel__pull_step(struct semel_pull *pull, struct semel_inbox *inbox
     }
     if (look) {
         pull->woken = false;
-        pull->looked_ms = semel__endpoint_now_ms();
+        pull->looked_ms = semel__steady_us() / 1000;
     }
     pthread_mutex_unlock(&pull->lock);
     semel__arena_reset(&pull->arena);

@@ -27,11 +27,6 @@
 
 /* ---- what endpoints share ------------------------------------------------------------------------------ */
 
-int64_t semel__endpoint_now_ms(void)
-{
-    return semel__steady_us() / 1000;
-}
-
 void semel__endpoint_later(struct semel_http_exchange *x, int after_s, const char *why)
 {
     char after[16];
@@ -49,7 +44,7 @@ void semel__endpoint_count(struct semel_serve *serve, enum semel_family family, 
 
 bool semel__endpoint_logs(struct semel_seldom *seldom, uint64_t *ret_n)
 {
-    int64_t now_ms = semel__endpoint_now_ms();
+    int64_t now_ms = semel__steady_us() / 1000;
     seldom->n++;
     if (now_ms < seldom->next_ms)
         return false;

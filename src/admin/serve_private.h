@@ -57,7 +57,6 @@ struct semel_serve {
     atomic_bool stopping;
 };
 
-int64_t semel__endpoint_now_ms(void);
 /* At most one line per second of a kind, with their number: clients without a token decide how often these happen. */
 bool semel__endpoint_logs(struct semel_seldom *seldom, uint64_t *ret_n);
 /* Answers 503 with Retry-After. */

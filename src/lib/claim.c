@@ -129,7 +129,8 @@ static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease 
     *ret = (struct semel_lease){0};
     const struct held *held = semel__held_by_token(&s->claims, token);
     if (n == 1 && held != NULL &&
-        (!semel__held_is(held, &rows[0]) || !semel__str_eq(rows[0].progress.lease_owner, semel__str(s->owner))))
+        (!semel__held_is(held, rows[0].consumer, rows[0].source, rows[0].id) ||
+         !semel__str_eq(rows[0].progress.lease_owner, semel__str(s->owner))))
         return stale(token, err); /* our claim was rolled back, and the row belongs to somebody else */
     if (n == 1) {
         semel__row_msg(&rows[0], &ret->msg);

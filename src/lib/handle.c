@@ -85,22 +85,11 @@ void semel__held_add(struct held_list *list, struct held *held)
     list->items[list->n++] = held;
 }
 
-static bool is_named(const struct held *held, struct semel_str consumer, struct semel_str source, struct semel_str id)
-{
-    return semel__str_eq(held->id, id) && semel__str_eq(held->source, source) &&
-           semel__str_eq(held->consumer, consumer);
-}
-
-bool semel__held_is(const struct held *held, const struct semel_row *row)
-{
-    return is_named(held, row->consumer, row->source, row->id);
-}
-
 static struct held *held_find(const struct held_list *list, struct semel_str consumer, struct semel_str source,
                               struct semel_str id)
 {
     for (size_t i = 0; i < list->n; i++) {
-        if (is_named(list->items[i], consumer, source, id))
+        if (semel__held_is(list->items[i], consumer, source, id))
             return list->items[i];
     }
     return NULL;
@@ -626,7 +615,7 @@ static semel_status row_of(struct semel *s, const struct held *held, struct seme
     struct semel_scan scan = {.kind = SEMEL_SCAN_TOKEN, .token = held->token, .max = 1};
     *ret_row = NULL;
     semel_status status = semel_store_scan(s->store, &scan, &s->arena, &rows, &n, &damaged, err);
-    if (status == SEMEL_OK && n == 1 && semel__held_is(held, &rows[0]))
+    if (status == SEMEL_OK && n == 1 && semel__held_is(held, rows[0].consumer, rows[0].source, rows[0].id))
         *ret_row = &rows[0];
     return status;
 }

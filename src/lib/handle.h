@@ -130,7 +130,12 @@ semel_status semel__put_many(struct semel *s, const struct semel_msg *msgs, size
 struct held *semel__held_new(struct semel_str consumer, const struct semel__msg *msg);
 bool semel__held_room(struct held_list *list); /* for one more; false: no memory */
 void semel__held_add(struct held_list *list, struct held *held);
-bool semel__held_is(const struct held *held, const struct semel_row *row); /* the message of this row */
+static inline bool semel__held_is(const struct held *held, struct semel_str consumer, struct semel_str source,
+                                  struct semel_str id)
+{
+    return semel__str_eq(held->id, id) && semel__str_eq(held->source, source) &&
+           semel__str_eq(held->consumer, consumer);
+}
 struct held *semel__held_by_token(const struct held_list *list, int64_t token);
 void semel__held_drop(struct held_list *list, struct held *held);
 void semel__held_done(struct held_list *list);

@@ -8,7 +8,7 @@
  * of a statement of several writes has the number behind the others.
  *
  * Invariants: the link lives as long as the module, which is as long as a table of it is in a transaction, and may
- * outlive the handle. Of two tables of one link in a transaction only the first one tells.
+ * outlive the handle. Of two tables of one link in a transaction only the first one reports.
  */
 #ifdef SEMEL_SQLITE_EXT
 #include <sqlite3ext.h>
@@ -28,7 +28,7 @@ struct semel_sqlite_link {
 struct table {
     sqlite3_vtab base;
     struct semel_sqlite_link *link;
-    bool tells;
+    bool reports;
 };
 
 static int connect(sqlite3 *db, void *link, int n, const char *const *args, sqlite3_vtab **ret, char **err)
@@ -71,21 +71,21 @@ static int join(sqlite3_vtab *base)
 {
     struct table *table = (struct table *)base;
     struct semel_sqlite_watch *watch = table->link->watch;
-    table->tells = watch != NULL && !watch->on;
-    if (table->tells)
+    table->reports = watch != NULL && !watch->on;
+    if (table->reports)
         watch->on = true;
     return SQLITE_OK;
 }
 
-static struct semel_sqlite_watch *told(sqlite3_vtab *base)
+static struct semel_sqlite_watch *watch_of(sqlite3_vtab *base)
 {
     const struct table *table = (const struct table *)base;
-    return table->tells ? table->link->watch : NULL;
+    return table->reports ? table->link->watch : NULL;
 }
 
 static int leave(sqlite3_vtab *base)
 {
-    struct semel_sqlite_watch *watch = told(base);
+    struct semel_sqlite_watch *watch = watch_of(base);
     if (watch != NULL)
         watch->on = false;
     return SQLITE_OK;
@@ -93,13 +93,13 @@ static int leave(sqlite3_vtab *base)
 
 static int saved(sqlite3_vtab *base, int number)
 {
-    struct semel_sqlite_watch *watch = told(base);
+    struct semel_sqlite_watch *watch = watch_of(base);
     return watch == NULL || watch->saved(watch->ctx, number) ? SQLITE_OK : SQLITE_NOMEM;
 }
 
 static int undone(sqlite3_vtab *base, int number)
 {
-    struct semel_sqlite_watch *watch = told(base);
+    struct semel_sqlite_watch *watch = watch_of(base);
     if (watch != NULL)
         watch->undone(watch->ctx, number);
     return SQLITE_OK;
