@@ -96,7 +96,7 @@ static int consume(struct semel *s, struct semel_error *err)
     semel_status status = semel_inbox_process(s, msgs, n, book, NULL, verdicts, err);
     for (size_t i = 0; i < n; i++) /* here the broker would be told: ack, or let it come again */
         printf("%.*s: %s, %s, %s\n", (int)msgs[i].id.n, msgs[i].id.p, semel_act_name(verdicts[i].act),
-               semel_why_name(verdicts[i].why), semel_row_status_name(verdicts[i].state));
+               semel_why_name(verdicts[i].why), semel_row_status_name(verdicts[i].status));
     if (status == SEMEL_OK)
         sqlite3_exec(semel_native(s), "SELECT name, cents FROM account ORDER BY name", print_account, NULL, NULL);
     return status == SEMEL_OK ? 0 : 1;

@@ -88,14 +88,14 @@ struct semel_verdict {
     size_t size;
     enum semel_act act;
     enum semel_why why;
-    enum semel_row_status state; /* of the row now; SEMEL_STATE_ABSENT: there is none */
-    int attempt;                 /* the number of this attempt, or of the last one */
-    int64_t token;               /* claim, take: the fencing token; SEMEL_NONE */
-    int64_t lease_until_us;      /* claim, take: until when it is yours; SEMEL_NONE */
-    int64_t due_us;              /* when it is tried again; SEMEL_NONE */
-    enum semel_class cls;        /* of its last failure */
-    struct semel_str outcome;    /* of the first run, for a duplicate that wants the same answer */
-    struct semel_str hint;       /* as text, if there is something to report: why the broker has to deliver it again */
+    enum semel_row_status status; /* of the row now; SEMEL_ROW_ABSENT: there is none */
+    int attempt;                  /* the number of this attempt, or of the last one */
+    int64_t token;                /* claim, take: the fencing token; SEMEL_NONE */
+    int64_t lease_until_us;       /* claim, take: until when it is yours; SEMEL_NONE */
+    int64_t due_us;               /* when it is tried again; SEMEL_NONE */
+    enum semel_class cls;         /* of its last failure */
+    struct semel_str outcome;     /* of the first run, for a duplicate that wants the same answer */
+    struct semel_str hint;        /* as text, if there is something to report: why the broker has to deliver it again */
 };
 SEMEL_API void semel_verdict_init(struct semel_verdict *verdict);
 
@@ -118,7 +118,7 @@ SEMEL_API struct semel_str semel_str(const char *text);
 SEMEL_API const char *semel_status_text(semel_status status);
 SEMEL_API const char *semel_act_name(enum semel_act act);
 SEMEL_API const char *semel_why_name(enum semel_why why);
-SEMEL_API const char *semel_row_status_name(enum semel_row_status state);
+SEMEL_API const char *semel_row_status_name(enum semel_row_status status);
 SEMEL_API const char *semel_class_name(enum semel_class cls);
 SEMEL_API const char *semel_result_name(enum semel_result result);
 /* "0.1.0", of the library that runs. */

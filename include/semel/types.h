@@ -138,7 +138,7 @@ enum semel_result {
 };
 
 /* The status of an inbox row; ABSENT is "there is no row". */
-#define SEMEL_STATE_MAP(X)      \
+#define SEMEL_ROW_MAP(X)        \
     X(ABSENT, "absent")         \
     X(PROCESSING, "processing") \
     X(COMPLETED, "completed")   \
@@ -152,10 +152,10 @@ enum semel_result {
     X(QUARANTINED, "quarantined")
 
 enum semel_row_status {
-#define X(name, text) SEMEL_STATE_##name,
-    SEMEL_STATE_MAP(X)
+#define X(name, text) SEMEL_ROW_##name,
+    SEMEL_ROW_MAP(X)
 #undef X
-        SEMEL_STATE_COUNT
+        SEMEL_ROW_COUNT
 };
 
 /* What to do with a request by its idempotency key. */

@@ -600,7 +600,7 @@ static void put_part(struct semel_buf *buf, const struct ingest_part *part, cons
         semel__buf_addf(buf, ",\"code\":%d", word->code);
     if (word->code != 503) {
         semel__json_put_pair(buf, "why", semel__str(semel__why_name(part->settled.why)));
-        if (part->settled.state != SEMEL_STATE_ABSENT)
+        if (part->settled.state != SEMEL_ROW_ABSENT)
             semel__json_put_pair(buf, "status", semel__str(semel__row_status_name(part->settled.state)));
         size_t before = buf->n;
         if (semel__str_given(part->settled.outcome)) {

@@ -358,7 +358,7 @@ static void answer_end(struct semel_pull *pull, struct pull_call *call)
     struct semel_buf *buf = semel__http_body(call->x);
     char time[SEMEL_TIME_TEXT];
     semel__buf_addf(buf, "{\"result\":\"%s\"", call->lost ? "lost" : words[call->op]);
-    bool known = (call->lost || call->op == PULL_SETTLE) && call->state != SEMEL_STATE_ABSENT;
+    bool known = (call->lost || call->op == PULL_SETTLE) && call->state != SEMEL_ROW_ABSENT;
     if (known)
         semel__json_put_pair(buf, "status", semel__str(semel__row_status_name(call->state)));
     if (!call->lost && call->op == PULL_RENEW) {
@@ -486,12 +486,12 @@ static void refuse(struct semel_pull *pull, struct semel_inbox *inbox, struct pu
     if (held == NULL)
         return;
     look_up(pull, inbox, call, held->source, held->id);
-    if (call->op != PULL_SETTLE || (call->state == SEMEL_STATE_COMPLETED && call->ending.result == SEMEL_DONE))
+    if (call->op != PULL_SETTLE || (call->state == SEMEL_ROW_COMPLETED && call->ending.result == SEMEL_DONE))
         return; /* the same end twice is no evidence of a problem */
     semel__msg_init(&call->lease.msg);
     call->lease.msg.source = held->source;
     call->lease.msg.id = held->id;
-    call->lease.progress = (struct semel_progress){.state = SEMEL_STATE_PROCESSING,
+    call->lease.progress = (struct semel_progress){.state = SEMEL_ROW_PROCESSING,
                                                    .attempts = held->attempt,
                                                    .lease_token = call->token};
     (void)semel__lease_finish(inbox, &call->lease, &call->ending, 1, &ignored);
@@ -535,7 +535,7 @@ static semel_status commit(struct semel_pull *pull, struct semel_inbox *inbox, s
     for (size_t i = 0; i < n; i++) {
         group[i]->lease.progress = leases[i].progress;
         group[i]->lost = leases[i].lost;
-        group[i]->state = leases[i].lost ? SEMEL_STATE_ABSENT : leases[i].progress.state;
+        group[i]->state = leases[i].lost ? SEMEL_ROW_ABSENT : leases[i].progress.state;
         if (status == SEMEL_OK && leases[i].lost)
             look_up(pull, inbox, group[i], group[i]->lease.msg.source, group[i]->lease.msg.id);
     }
@@ -560,7 +560,7 @@ static void answer_ends(struct semel_pull *pull, struct pull_call **group, size_
             answer_later(group[i], "the store did not answer; ask again with the same token");
             continue;
         }
-        pull->unknown |= !group[i]->lost && group[i]->state == SEMEL_STATE_UNKNOWN;
+        pull->unknown |= !group[i]->lost && group[i]->state == SEMEL_ROW_UNKNOWN;
         if (!group[i]->lost && group[i]->op == PULL_RELEASE)
             forget(pull, group[i]->token);
         answer_end(pull, group[i]);

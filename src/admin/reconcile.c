@@ -159,7 +159,7 @@ static semel_status end_key(struct semel_ops *ops, const struct semel_reconcilin
     semel_status status = semel_store_now(ops->store, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    if (row.status == SEMEL_STATE_PROCESSING && row.lease_until_us > row.updated_us)
+    if (row.status == SEMEL_ROW_PROCESSING && row.lease_until_us > row.updated_us)
         row.updated_us = row.lease_until_us; /* its call may have begun as late as that */
     if (semel__key_may_run(&row, SEMEL_ON_UNKNOWN_RECONCILE, SEMEL_RECONCILED_NOT_DONE, settle_us, now_us))
         return carry_out(ops, a, reason, ret, err);
@@ -219,9 +219,9 @@ static semel_status begin_key(struct semel_ops *ops, const struct semel_conf *co
         return ended(ret, SEMEL_RECONCILE_NO_SUCH,
                      "there is no such key: it was released, its lifetime is over, or it never was");
     const struct semel_idempotency *row = &facts.row->row;
-    if (row->status == SEMEL_STATE_COMPLETED)
+    if (row->status == SEMEL_ROW_COMPLETED)
         return ended(ret, SEMEL_RECONCILE_REFUSED, "this key has its answer, which never changes");
-    if (row->status == SEMEL_STATE_PROCESSING &&
+    if (row->status == SEMEL_ROW_PROCESSING &&
         (row->lease_until_us == SEMEL_NONE || row->lease_until_us >= facts.now_us))
         return ended(ret, SEMEL_RECONCILE_REFUSED, "its request is running, and its lease is alive: wait for its end");
     const char *none = find_rule(conf, row->rule, &rule);
@@ -384,7 +384,7 @@ static semel_status begin_message(struct semel_ops *ops, const struct semel_conf
     for (size_t i = 0; i < conf->n_routes; i++)
         if (semel__str_eq(conf->routes[i].name, row->consumer))
             route = &conf->routes[i];
-    if (row->progress.state != SEMEL_STATE_UNKNOWN)
+    if (row->progress.state != SEMEL_ROW_UNKNOWN)
         return ended(ret, SEMEL_RECONCILE_REFUSED, "its outcome is not unknown: it is %s",
                      semel__row_status_name(row->progress.state));
     if (route == NULL || !can_ask(route))
@@ -546,7 +546,7 @@ static semel_status ask_now(struct asking *a, const struct semel_row *row, int64
 static semel_status ask_all(struct asking *a, struct semel_error *err)
 {
     const struct semel_filter filter = {.consumer = a->route->name,
-                                        .states = 1u << SEMEL_STATE_UNKNOWN,
+                                        .states = 1u << SEMEL_ROW_UNKNOWN,
                                         .received_before_us = SEMEL_NONE,
                                         .received_after_us = SEMEL_NONE};
     const size_t page = a->caller->concurrency < PAGE ? a->caller->concurrency : PAGE;

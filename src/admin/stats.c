@@ -58,7 +58,7 @@ struct semel_route_stats {
     struct semel_series *dead, *conflicts, *prevented;
     struct semel_series *recovered, *fenced, *purged, *transactions, *cuts, *contention;
     struct semel_series *alerts[SEMEL_ALERT_COUNT];
-    struct semel_series *rows[SEMEL_STATE_COUNT], *capped[SEMEL_STATE_COUNT], *oldest[SEMEL_STATE_COUNT], *looked;
+    struct semel_series *rows[SEMEL_ROW_COUNT], *capped[SEMEL_ROW_COUNT], *oldest[SEMEL_ROW_COUNT], *looked;
     struct semel_series *breaker[BREAKERS], *openings, *full, *held;
     struct semel_series *store_up, *store_lost, *source_up, *source_lost, *in_flight;
     _Atomic int breaker_now;
@@ -206,7 +206,7 @@ static void bind_counters(struct semel_route_stats *r)
 /* Final rows have counters; a gauge of them would have to read far too many rows. */
 static void bind_gauges(struct semel_route_stats *r)
 {
-    for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (enum semel_row_status s = SEMEL_ROW_ABSENT + 1; s < SEMEL_ROW_COUNT; s++) {
         if (semel__state_final(s))
             continue;
         r->rows[s] = two(r, SEMEL_FAMILY_ROWS, semel__row_status_name(s));
@@ -350,7 +350,7 @@ void semel__stats_report(struct semel_worker_stats *worker, const struct semel__
     semel__observe(route->batch, took_s);
     for (size_t i = 0; i < n; i++) {
         semel__observe(route->handling, took_s);
-        if (ran(&settled[i]) && settled[i].state == SEMEL_STATE_COMPLETED && msgs[i].message_time_us != SEMEL_NONE)
+        if (ran(&settled[i]) && settled[i].state == SEMEL_ROW_COMPLETED && msgs[i].message_time_us != SEMEL_NONE)
             semel__observe(route->age, (double)(now_us - msgs[i].message_time_us) / 1e6);
     }
 }
@@ -450,7 +450,7 @@ void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int6
 
 void semel__stats_rows(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us)
 {
-    for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (enum semel_row_status s = SEMEL_ROW_ABSENT + 1; s < SEMEL_ROW_COUNT; s++) {
         const struct semel_count *found = NULL;
         if (semel__state_final(s))
             continue;

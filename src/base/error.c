@@ -25,7 +25,7 @@ static const char *const class_names[] = {SEMEL_CLASS_MAP(X)};
 static const char *const act_names[] = {"unset", SEMEL_ACT_MAP(X)};
 static const char *const why_names[] = {"unset", SEMEL_WHY_MAP(X)};
 static const char *const result_names[] = {SEMEL_RESULT_MAP(X)};
-static const char *const row_status_names[] = {SEMEL_STATE_MAP(X)};
+static const char *const row_status_names[] = {SEMEL_ROW_MAP(X)};
 #undef X
 
 semel_status semel__fail(struct semel_error *err, semel_status status, enum semel_class cls, const char *fmt, ...)
@@ -100,4 +100,4 @@ NAME_AND_PARSE(class, SEMEL_CLASS_NONE)
 NAME_AND_PARSE(act, SEMEL_ACT_UNSET + 1)
 NAME_AND_PARSE(why, SEMEL_WHY_UNSET + 1)
 NAME_AND_PARSE(result, SEMEL_DONE)
-NAME_AND_PARSE(row_status, SEMEL_STATE_ABSENT)
+NAME_AND_PARSE(row_status, SEMEL_ROW_ABSENT)

@@ -686,7 +686,7 @@ static semel_status ours(struct worker *w, struct track *track, size_t first, si
         if (w->verdicts[i].act != SEMEL_ACK)
             return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s: a message was put off (%s)",
                                track->lane->name, semel_why_name(w->verdicts[i].why));
-        w->effects += w->verdicts[i].why == SEMEL_WHY_NEW && w->verdicts[i].state == SEMEL_STATE_COMPLETED;
+        w->effects += w->verdicts[i].why == SEMEL_WHY_NEW && w->verdicts[i].status == SEMEL_ROW_COMPLETED;
     }
     return status;
 }

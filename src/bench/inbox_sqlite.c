@@ -539,7 +539,7 @@ static semel_status ours(struct bench *b, struct lane *lane, size_t first, size_
         if (b->verdicts[i].act != SEMEL_ACK)
             return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s: a message was put off (%s)", lane->name,
                                semel_why_name(b->verdicts[i].why));
-        lane->effects += b->verdicts[i].why == SEMEL_WHY_NEW && b->verdicts[i].state == SEMEL_STATE_COMPLETED;
+        lane->effects += b->verdicts[i].why == SEMEL_WHY_NEW && b->verdicts[i].status == SEMEL_ROW_COMPLETED;
     }
     return status;
 }

@@ -52,7 +52,7 @@ static bool words_of(const char *path, const struct cli_option *option, char out
         for (enum semel_event_status s = SEMEL_EVENT_CREATED; s <= SEMEL_EVENT_PUBLISHED; s++)
             add_word(out, semel__event_status_name(s));
     } else if (strcmp(option->name, "status") == 0) {
-        for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++)
+        for (enum semel_row_status s = SEMEL_ROW_ABSENT + 1; s < SEMEL_ROW_COUNT; s++)
             add_word(out, semel__row_status_name(s));
     }
     return out[0] != '\0';

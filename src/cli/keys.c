@@ -165,7 +165,7 @@ static int tell_none(const struct semel_key_facts *f)
 
 static int print_body(const struct semel_key_row *row)
 {
-    if (row->row.status != SEMEL_STATE_COMPLETED)
+    if (row->row.status != SEMEL_ROW_COMPLETED)
         return cli_fail(CLI_REFUSED, "this key has no answer yet");
     if (row->bytes == SEMEL_NONE)
         return cli_fail(CLI_REFUSED, "the body of this answer is not kept");

@@ -83,7 +83,7 @@ static struct send_answer answer_of(const struct semel_verdict *verdict)
     if (why >= sizeof(answers) / sizeof(answers[0]))
         why = SEMEL_WHY_UNSET;
     /* Too many messages are parked: this one was not stored. */
-    if (verdict->act == SEMEL_LATER && verdict->state == SEMEL_STATE_ABSENT && why != SEMEL_WHY_DAMAGED)
+    if (verdict->act == SEMEL_LATER && verdict->status == SEMEL_ROW_ABSENT && why != SEMEL_WHY_DAMAGED)
         return refused;
     return answers[why];
 }
@@ -104,7 +104,7 @@ static int print_answer(const struct cli *cli, const struct semel_msg *msg, cons
         semel__object_text(&object, "result", semel__str(answer.word));
         semel__object_text(&object, "id", msg->id);
         semel__object_text(&object, "why", semel__str(semel_why_name(verdict->why)));
-        semel__object_text(&object, "status", semel__str(semel_row_status_name(verdict->state)));
+        semel__object_text(&object, "status", semel__str(semel_row_status_name(verdict->status)));
         semel__object_text(&object, "text", semel__str(answer.text));
         code = cli_object_print(&object);
     }

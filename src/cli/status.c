@@ -51,7 +51,7 @@ struct view {
     struct semel_outbox_state outbox;
     struct semel_keys_state keys;
     size_t damaged;
-    int64_t n[SEMEL_STATE_COUNT];        /* messages by status */
+    int64_t n[SEMEL_ROW_COUNT];          /* messages by status */
     const struct semel_count *overdue;   /* what is due for long and nobody takes: the oldest of them; NULL: none */
     const struct semel_count *abandoned; /* leases that ran out and nobody ended; the oldest; NULL: none */
     struct semel_str warnings[WARNINGS_MAX];
@@ -85,7 +85,7 @@ static semel_status read_damage(struct semel_ops *ops, struct semel_str only, st
     struct semel_filter filter = {.consumer = only, .received_before_us = SEMEL_NONE, .received_after_us = SEMEL_NONE};
     struct semel_row *rows = NULL;
     size_t n = 0;
-    for (int state = SEMEL_STATE_PROCESSING; state < SEMEL_STATE_COUNT; state++)
+    for (int state = SEMEL_ROW_PROCESSING; state < SEMEL_ROW_COUNT; state++)
         if (!semel__state_final((enum semel_row_status)state))
             filter.states |= 1u << state;
     return semel_query_list(ops->store, &filter, SEMEL_NONE, DAMAGE_LOOK, false, ops->arena, &rows, &n, &view->damaged,
@@ -95,8 +95,8 @@ static semel_status read_damage(struct semel_ops *ops, struct semel_str only, st
 /* A worker looks every few seconds at most: what is due for longer, or held beyond its lease, has none. */
 static void judge(struct view *view, const struct semel_count *count)
 {
-    const struct semel_count **late = count->state == SEMEL_STATE_PROCESSING ? &view->abandoned
-                                      : count->state == SEMEL_STATE_WAITING || count->state == SEMEL_STATE_FAILED
+    const struct semel_count **late = count->state == SEMEL_ROW_PROCESSING ? &view->abandoned
+                                      : count->state == SEMEL_ROW_WAITING || count->state == SEMEL_ROW_FAILED
                                           ? &view->overdue
                                           : NULL;
     view->n[count->state] += count->n;
@@ -358,11 +358,11 @@ static void find_warnings(struct cli *cli, struct view *view)
         enum semel_row_status state;
         const char *one, *many, *command;
     } states[] = {
-        {SEMEL_STATE_DEAD, "dead letter", "dead letters", "inbox ls --dead"},
-        {SEMEL_STATE_UNKNOWN, "message whose effect is unknown", "messages whose effect is unknown",
+        {SEMEL_ROW_DEAD, "dead letter", "dead letters", "inbox ls --dead"},
+        {SEMEL_ROW_UNKNOWN, "message whose effect is unknown", "messages whose effect is unknown",
          "inbox ls --status unknown"},
-        {SEMEL_STATE_QUARANTINED, "message in quarantine, which does not run",
-         "messages in quarantine, which do not run", "inbox ls --status quarantined"},
+        {SEMEL_ROW_QUARANTINED, "message in quarantine, which does not run", "messages in quarantine, which do not run",
+         "inbox ls --status quarantined"},
     };
     for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
         int64_t n = view->n[states[i].state];
@@ -486,7 +486,7 @@ static int print_view(struct cli *cli, struct view *view)
 /* ---- for programs -------------------------------------------------------------------------------- */
 
 struct consumer_counts {
-    const struct semel_count *at[SEMEL_STATE_COUNT];
+    const struct semel_count *at[SEMEL_ROW_COUNT];
     size_t n;
 };
 
@@ -504,7 +504,7 @@ static void fill_consumer(struct semel_object *one, const void *ctx, size_t i)
 {
     const struct view *view = ctx;
     struct consumer_counts counts = {.n = 0};
-    for (size_t k = 0; k < view->n_counts && counts.n < SEMEL_STATE_COUNT; k++)
+    for (size_t k = 0; k < view->n_counts && counts.n < SEMEL_ROW_COUNT; k++)
         if (semel__str_eq(view->counts[k].consumer, view->consumers[i].name))
             counts.at[counts.n++] = &view->counts[k];
     semel__object_text(one, "consumer", view->consumers[i].name);
@@ -585,9 +585,9 @@ static int print_json(const struct view *view)
     semel__object_done(&keys);
     semel__object_list(&whole, "consumers", view->n_consumers, fill_consumer, view);
     semel__object_list(&whole, "sources", view->n_sources, fill_source, view);
-    semel__object_number(&whole, "dead", view->n[SEMEL_STATE_DEAD]);
-    semel__object_number(&whole, "unknown", view->n[SEMEL_STATE_UNKNOWN]);
-    semel__object_number(&whole, "quarantined", view->n[SEMEL_STATE_QUARANTINED]);
+    semel__object_number(&whole, "dead", view->n[SEMEL_ROW_DEAD]);
+    semel__object_number(&whole, "unknown", view->n[SEMEL_ROW_UNKNOWN]);
+    semel__object_number(&whole, "quarantined", view->n[SEMEL_ROW_QUARANTINED]);
     semel__object_time(&whole, "overdue_since", view->overdue != NULL ? view->overdue->next_us : SEMEL_NONE);
     semel__object_time(&whole, "leases_expired_since", view->abandoned != NULL ? view->abandoned->next_us : SEMEL_NONE);
     semel__object_number(&whole, "damaged", (int64_t)view->damaged);

@@ -132,7 +132,7 @@ static void progress_stored(int64_t due_us, int64_t now_us, struct semel_progres
                                                  .lease_token = SEMEL_NONE};
     const struct semel__verdict waits = {.act = SEMEL_ACK,
                                          .changes = true,
-                                         .becomes = SEMEL_STATE_WAITING,
+                                         .becomes = SEMEL_ROW_WAITING,
                                          .due_us = due_us > now_us ? due_us : now_us};
     semel__progress_verdict(&waits, &unborn, (struct semel_str){0}, now_us, ret);
 }
@@ -216,7 +216,7 @@ static semel_status list_rows(struct work *work, struct semel_error *err)
         fill_row(work, item, &rows[n].row);
         rows[n].place = seats[i].place;
         rows[n].inserted = rows[n].damaged = false;
-        rows[n].found.progress.state = SEMEL_STATE_ABSENT;
+        rows[n].found.progress.state = SEMEL_ROW_ABSENT;
         rows[n].watermark_us = SEMEL_NONE;
         item->admit = &rows[n++];
     }
@@ -315,8 +315,8 @@ static bool move_key(struct work *work, const struct item *item)
         return true;
     return semel__version_move(work->inbox->policy, item->key, item->msg->version,
                                !runs               ? v->becomes
-                               : work_claims(work) ? SEMEL_STATE_PROCESSING
-                                                   : SEMEL_STATE_COMPLETED,
+                               : work_claims(work) ? SEMEL_ROW_PROCESSING
+                                                   : SEMEL_ROW_COMPLETED,
                                item->row == NULL, &work->inbox->scratch);
 }
 
@@ -324,7 +324,7 @@ static bool move_key(struct work *work, const struct item *item)
 static void update_key_facts(struct work *work, struct item *item)
 {
     struct semel_key *key = item->key;
-    bool waiter = item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING &&
+    bool waiter = item->verdict.changes && item->verdict.becomes == SEMEL_ROW_WAITING &&
                   item->verdict.cls == SEMEL_CLASS_BUSINESS;
     bool parked = item->row == NULL && item->verdict.changes && semel__state_unfinished(item->verdict.becomes) &&
                   item->verdict.act != SEMEL_RUN && !waiter;
@@ -345,7 +345,7 @@ static void update_key_facts(struct work *work, struct item *item)
         key->head_version = version;
     }
     key->open |= item->verdict.act == SEMEL_RUN && work->mode != WORK_STORE;
-    bool waits = parked ? item->verdict.becomes == SEMEL_STATE_WAITING : work->mode == WORK_STORE && item->row == NULL;
+    bool waits = parked ? item->verdict.becomes == SEMEL_ROW_WAITING : work->mode == WORK_STORE && item->row == NULL;
     key->parked += waits;
     if (waits && work->parked != SEMEL_NONE)
         work->parked++;
@@ -355,7 +355,7 @@ static void update_key_facts(struct work *work, struct item *item)
 static void count_wishes(const struct work *work, const struct item *item)
 {
     const struct semel__verdict *v = &item->verdict;
-    bool stored = item->row == NULL && v->changes && v->act != SEMEL_RUN && v->becomes != SEMEL_STATE_ABSENT &&
+    bool stored = item->row == NULL && v->changes && v->act != SEMEL_RUN && v->becomes != SEMEL_ROW_ABSENT &&
                   !semel__state_final(v->becomes);
     for (size_t i = 0; stored && i < item->msg->n_business; i++) {
         struct semel_business *business = find_business(work, item->msg->business[i]);
@@ -367,7 +367,7 @@ static void count_wishes(const struct work *work, const struct item *item)
 /* After an unknown commit: is the row that is there the claim of our own first try? Then it runs under that lease. */
 static void adopt(const struct work *work, struct item *item)
 {
-    if (item->adopt_until_us == SEMEL_NONE || item->row == NULL || item->row->progress.state != SEMEL_STATE_PROCESSING)
+    if (item->adopt_until_us == SEMEL_NONE || item->row == NULL || item->row->progress.state != SEMEL_ROW_PROCESSING)
         return;
     if (item->row->progress.lease_until_us != item->adopt_until_us ||
         !semel__str_eq(item->row->progress.lease_owner, work->inbox->owner))
@@ -403,7 +403,7 @@ static bool key_changed(const struct work *work, const struct item *item)
 {
     const struct semel_policy *policy = work->inbox->policy;
     const struct semel_row *row = item->row;
-    if (row == NULL || (row->progress.state != SEMEL_STATE_FAILED && row->progress.state != SEMEL_STATE_WAITING))
+    if (row == NULL || (row->progress.state != SEMEL_ROW_FAILED && row->progress.state != SEMEL_ROW_WAITING))
         return false;
     if (semel__item_wishes_more(item))
         return true;
@@ -448,7 +448,7 @@ static semel_status judge_delivery(struct work *work, struct item *item, struct 
     facts->large = work->large;
     facts->route_parked = work->parked == SEMEL_NONE ? 0 : work->parked;
     semel__verdict_deliver(policy, item->msg, facts, &item->verdict);
-    bool parks = item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
+    bool parks = item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_ROW_WAITING;
     if (work->large != SEMEL_NONE && item->row == NULL && semel__msg_large(policy, item->msg))
         work->large++;
     if (item->key != NULL && item->row == NULL && item->verdict.full && semel__msg_large(policy, item->msg))
@@ -485,13 +485,13 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
         return status;
     if (key_changed(work, item) && item->verdict.why != SEMEL_WHY_CONFLICT)
         item->verdict = (struct semel__verdict){.act = item->row->kept || adopts(work, item) ? SEMEL_ACK : SEMEL_LATER,
-                                                .why = item->row->progress.state == SEMEL_STATE_WAITING
+                                                .why = item->row->progress.state == SEMEL_ROW_WAITING
                                                            ? SEMEL_WHY_BLOCKED
                                                            : SEMEL_WHY_BACKOFF,
                                                 .due_us = SEMEL_NONE};
     if (damaged) {
         item->verdict.changes = admit->inserted; /* the row goes, and the message stays with its source */
-        item->verdict.becomes = SEMEL_STATE_ABSENT;
+        item->verdict.becomes = SEMEL_ROW_ABSENT;
         return SEMEL_OK;
     }
     adopt(work, item);
@@ -543,7 +543,7 @@ static void plan(struct work *work, struct item *item)
     item->changed = item->removed = item->ended = item->fenced = item->adopted = false;
     item->progress = *before;
     if (v->act == SEMEL_RUN) {
-        if (item->row == NULL || item->row->progress.state == SEMEL_STATE_PROCESSING)
+        if (item->row == NULL || item->row->progress.state == SEMEL_ROW_PROCESSING)
             return; /* inserted so, or adopted */
         if (work_claims(work))
             semel__progress_claim(work->inbox->policy, before, work->inbox->owner, work_alone(work),
@@ -551,7 +551,7 @@ static void plan(struct work *work, struct item *item)
         else
             semel__progress_complete(before, work->now_us, &item->progress);
         item->changed = true;
-    } else if (v->changes && v->becomes == SEMEL_STATE_ABSENT) {
+    } else if (v->changes && v->becomes == SEMEL_ROW_ABSENT) {
         item->removed = true;
     } else if (v->changes) {
         unborn.attempts = 0; /* it was inserted as if it would run */
@@ -603,7 +603,7 @@ static int cmp_id(const void *va, const void *vb)
 
 static bool still_ours(const struct item *item, const struct semel_fetched *found)
 {
-    if (!found->present || found->damaged || found->row.progress.state != SEMEL_STATE_PROCESSING)
+    if (!found->present || found->damaged || found->row.progress.state != SEMEL_ROW_PROCESSING)
         return false;
 #ifdef SEMEL_MUTANT_NO_TOKEN
     (void)item;
@@ -709,7 +709,7 @@ static bool fresh(const struct item *item)
 static enum semel_payload payload_action(const struct work *work, const struct item *item)
 {
     bool stored = fresh(item) ? item->admit->row.kept : item->row->kept;
-    bool held = item->progress.state == SEMEL_STATE_DEAD || item->progress.state == SEMEL_STATE_QUARANTINED;
+    bool held = item->progress.state == SEMEL_ROW_DEAD || item->progress.state == SEMEL_ROW_QUARANTINED;
     bool stays = semel__payload_stays(work->inbox->policy, item->progress.state) ||
                  (held &&
                   semel__msg_large(work->inbox->policy, item->msg)); /* the message is acknowledged: keep its payload */
@@ -732,8 +732,8 @@ static int64_t updated_us(const struct work *work, const struct item *item)
 static bool frees_business(const struct work *work, const struct item *item)
 {
     const enum semel_row_status state = item->progress.state;
-    if ((state != SEMEL_STATE_STALE && state != SEMEL_STATE_PREVENTED) || item->row == NULL)
-        return state == SEMEL_STATE_REJECTED;
+    if ((state != SEMEL_ROW_STALE && state != SEMEL_ROW_PREVENTED) || item->row == NULL)
+        return state == SEMEL_ROW_REJECTED;
     return work->inbox->policy->effect != SEMEL_EFFECT_KEYED;
 }
 
@@ -741,8 +741,8 @@ static bool frees_business(const struct work *work, const struct item *item)
  * keys. But where a call may be repeated by its key, an earlier attempt may have had an effect: then the keys stay. */
 static bool returns_business(const struct work *work, const struct item *item)
 {
-    return item->changed && item->row != NULL && item->progress.state == SEMEL_STATE_WAITING &&
-           item->row->progress.state != SEMEL_STATE_WAITING &&
+    return item->changed && item->row != NULL && item->progress.state == SEMEL_ROW_WAITING &&
+           item->row->progress.state != SEMEL_ROW_WAITING &&
            (work->inbox->policy->effect != SEMEL_EFFECT_KEYED || item->progress.attempts == 0);
 }
 
@@ -750,7 +750,7 @@ static bool returns_business(const struct work *work, const struct item *item)
 static bool as_inserted(const struct work *work, const struct item *item)
 {
     const struct semel_progress *is = &item->progress;
-    if (work->mode != WORK_STORE || !fresh(item) || item->removed || is->state != SEMEL_STATE_WAITING)
+    if (work->mode != WORK_STORE || !fresh(item) || item->removed || is->state != SEMEL_ROW_WAITING)
         return false;
     return is->due_us == item->admit->row.progress.due_us && is->error_class == SEMEL_CLASS_NONE &&
            !semel__str_given(is->error_text) && payload_action(work, item) == SEMEL_PAYLOAD_AS_IS;
@@ -793,13 +793,13 @@ static bool settle_key(const struct work *work, const struct item *item, struct 
     if (!key->by_version || item->superseded || !(item->changed || fresh(item)))
         return true;
     return semel__version_move(work->inbox->policy, key, item->msg->version,
-                               item->removed ? SEMEL_STATE_ABSENT : item->progress.state, fresh(item),
+                               item->removed ? SEMEL_ROW_ABSENT : item->progress.state, fresh(item),
                                &work->inbox->scratch);
 }
 
 static bool open_(enum semel_row_status state)
 {
-    return state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN;
+    return state == SEMEL_ROW_PROCESSING || state == SEMEL_ROW_UNKNOWN;
 }
 
 /* A later version had its turn before the first of the key, without an effect: the first may have waited for it. */
@@ -854,7 +854,7 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
     size_t n = 0;
     for (size_t i = 0; i < work->batch.n_business; i++) {
         const struct item *holder = work->holders[i];
-        bool resolved = holder->changed && holder->progress.state == SEMEL_STATE_COMPLETED;
+        bool resolved = holder->changed && holder->progress.state == SEMEL_ROW_COMPLETED;
         if (work->batch.business[i].inserted && holder->verdict.act != SEMEL_RUN && !resolved)
             drop[n++] = work->batch.business[i];
     }
@@ -869,8 +869,8 @@ static bool keeps_wishes(const struct item *item)
         return false;
     if (item->row == NULL)
         return fresh(item) && item->changed;
-    return item->progress.state != SEMEL_STATE_PROCESSING && item->verdict.why != SEMEL_WHY_CONFLICT &&
-           !item->deferred && !semel__item_wishes_more(item);
+    return item->progress.state != SEMEL_ROW_PROCESSING && item->verdict.why != SEMEL_WHY_CONFLICT && !item->deferred &&
+           !semel__item_wishes_more(item);
 }
 
 /* Keys that it holds or wishes for already are not repeated. For a message that is not fit to run no key was taken. */
@@ -1047,13 +1047,13 @@ static bool postpone(struct work *work, struct item *item)
 {
     struct semel__verdict *v = &item->verdict;
     struct semel_progress unborn = item->progress;
-    const bool stored = v->act == SEMEL_RUN || (v->changes && v->becomes == SEMEL_STATE_WAITING);
+    const bool stored = v->act == SEMEL_RUN || (v->changes && v->becomes == SEMEL_ROW_WAITING);
     if (item->row != NULL || !stored || item->msg->not_before_us <= work->now_us)
         return false;
     v->why = v->act == SEMEL_RUN ? SEMEL_WHY_NEW : v->why;
     v->act = SEMEL_ACK;
     v->changes = true;
-    v->becomes = SEMEL_STATE_WAITING;
+    v->becomes = SEMEL_ROW_WAITING;
     v->cls = SEMEL_CLASS_NONE;
     v->due_us = item->msg->not_before_us;
     unborn.attempts = 0;
@@ -1079,7 +1079,7 @@ static void hold(struct work *work, struct item *item)
     unborn.alone = false;
     item->verdict.why = SEMEL_WHY_NEW;
     item->verdict.changes = true;
-    item->verdict.becomes = SEMEL_STATE_WAITING;
+    item->verdict.becomes = SEMEL_ROW_WAITING;
     item->verdict.due_us = work->now_us;
     semel__progress_verdict(&item->verdict, &unborn, (struct semel_str){0}, work->now_us, &item->progress);
     item->changed = true;

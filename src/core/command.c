@@ -47,27 +47,27 @@ static enum semel_judgement judge_status(const struct semel_progress *progress, 
 {
     bool retry = kind == SEMEL_COMMAND_RETRY, may = true;
     switch (progress->state) {
-    case SEMEL_STATE_DEAD:
-    case SEMEL_STATE_QUARANTINED:
+    case SEMEL_ROW_DEAD:
+    case SEMEL_ROW_QUARANTINED:
         break;
-    case SEMEL_STATE_UNKNOWN: /* it may have had its effect: a copy would not know */
+    case SEMEL_ROW_UNKNOWN: /* it may have had its effect: a copy would not know */
         may = kind != SEMEL_COMMAND_CORRECT;
         break;
-    case SEMEL_STATE_FAILED:
+    case SEMEL_ROW_FAILED:
         if (retry && progress->attempts == progress->attempts_before)
             return SEMEL_JUDGED_ALREADY_DUE; /* it has not run since it was retried: another operator was faster */
         may = kind != SEMEL_COMMAND_RESOLVE; /* its attempts had no effect: there is nothing to resolve */
         break;
-    case SEMEL_STATE_WAITING: /* a discard is the only way past a version that will never come */
+    case SEMEL_ROW_WAITING: /* a discard is the only way past a version that will never come */
         may = kind == SEMEL_COMMAND_DISCARD || (retry && force && progress->error_class == SEMEL_CLASS_GAP);
         break;
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_PROCESSING:
-    case SEMEL_STATE_COMPLETED:
-    case SEMEL_STATE_REJECTED:
-    case SEMEL_STATE_STALE:
-    case SEMEL_STATE_PREVENTED:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_PROCESSING:
+    case SEMEL_ROW_COMPLETED:
+    case SEMEL_ROW_REJECTED:
+    case SEMEL_ROW_STALE:
+    case SEMEL_ROW_PREVENTED:
+    case SEMEL_ROW_COUNT:
         may = false;
     }
     return may ? SEMEL_JUDGED_ALLOWED : SEMEL_JUDGED_WRONG_STATUS;
@@ -122,7 +122,7 @@ static enum semel_judgement judge_retry(const struct semel_policy *policy, const
 static enum semel_judgement judge_resolve(const struct semel_row *row, const struct semel_key *key)
 {
     if (key == NULL || !key->by_version || !key->open || row->version == SEMEL_NONE ||
-        key->head_arrival == SEMEL_NONE || row->progress.state == SEMEL_STATE_UNKNOWN ||
+        key->head_arrival == SEMEL_NONE || row->progress.state == SEMEL_ROW_UNKNOWN ||
         key->head_arrival == row->arrival || key->head_version >= row->version)
         return SEMEL_JUDGED_ALLOWED;
     return SEMEL_JUDGED_EARLIER_VERSION;
@@ -289,7 +289,7 @@ static semel_status refuse_taken(const struct work *work, const struct item *ite
  * discard before this one. */
 static bool touched(const struct semel_row *seen, const struct semel_row *row, enum semel_command_kind kind)
 {
-    const bool waits = row->progress.state == SEMEL_STATE_WAITING && row->progress.retries == 0;
+    const bool waits = row->progress.state == SEMEL_ROW_WAITING && row->progress.retries == 0;
     return seen->updated_us != 0 && seen->updated_us != row->updated_us && !(waits && kind == SEMEL_COMMAND_DISCARD);
 }
 
@@ -320,7 +320,7 @@ static void change_progress(const struct commanding *c, const struct semel_progr
     const int64_t now_us = c->work.now_us;
     switch (command->kind) {
     case SEMEL_COMMAND_RETRY:
-        if (before->state == SEMEL_STATE_DEAD && before->error_class == SEMEL_CLASS_GAP && !command->force)
+        if (before->state == SEMEL_ROW_DEAD && before->error_class == SEMEL_CLASS_GAP && !command->force)
             semel__progress_rejudge(before, now_us, progress);
         else
             semel__progress_retry(before, now_us, progress);
@@ -343,7 +343,7 @@ static semel_status plan(struct commanding *c, size_t i, struct semel_error *err
     const struct semel_policy *policy = c->work.inbox->policy;
     struct item *item = &c->items[i];
     struct semel_command_result *ret = &c->results[i];
-    *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_STATE_ABSENT};
+    *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_ROW_ABSENT};
     if (item->damage != NULL) {
         ret->why = *item->damage;
         return SEMEL_OK;
@@ -352,7 +352,7 @@ static semel_status plan(struct commanding *c, size_t i, struct semel_error *err
     (void)semel__command_refuse(ret->judged, c->command->kind, item->progress.state, policy, item->key, &ret->why);
     if (ret->judged == SEMEL_JUDGED_ALLOWED && c->command->kind == SEMEL_COMMAND_RETRY)
         (void)refuse_taken(&c->work, item, &ret->judged, &ret->why);
-    ret->state = item->row == NULL ? SEMEL_STATE_ABSENT : item->progress.state;
+    ret->state = item->row == NULL ? SEMEL_ROW_ABSENT : item->progress.state;
     if (ret->judged != SEMEL_JUDGED_ALLOWED)
         return SEMEL_OK;
     assert(item->row != NULL);
@@ -458,7 +458,7 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
 {
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
-    *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_STATE_ABSENT};
+    *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_ROW_ABSENT};
     semel_status status = semel__inbox_commands(inbox, command, &command->row, 1, NULL, NULL, ret, err);
     ret->done = ret->done && status == SEMEL_OK;
     if (status != SEMEL_OK || ret->done)
@@ -559,14 +559,14 @@ static semel_status check_copy(const struct correcting *k, struct semel_error *e
     const struct item *item = k->copy.items[0], *original = &k->c.items[0];
     if (!k->c.command->force && item->had_head && leaves_its_place(original->row, original->key)) {
         k->c.results[0].judged = SEMEL_JUDGED_WAITERS_BEHIND;
-        return semel__command_refuse(SEMEL_JUDGED_WAITERS_BEHIND, SEMEL_COMMAND_CORRECT, SEMEL_STATE_ABSENT, NULL, NULL,
+        return semel__command_refuse(SEMEL_JUDGED_WAITERS_BEHIND, SEMEL_COMMAND_CORRECT, SEMEL_ROW_ABSENT, NULL, NULL,
                                      err);
     }
     k->c.results[0].judged = SEMEL_JUDGED_COPY_REFUSED;
     if (item->admit == NULL || !item->admit->inserted)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "there is a message with the id of the corrected copy already");
-    if (item->removed || item->progress.state != SEMEL_STATE_WAITING)
+    if (item->removed || item->progress.state != SEMEL_ROW_WAITING)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "the corrected copy could not run: it would be %s",
                            item->removed ? "one too many that waits" : semel__row_status_name(item->progress.state));
@@ -615,9 +615,9 @@ static semel_status correct(void *ctx, int64_t now_us, bool *undo, struct semel_
     if (status != SEMEL_OK)
         return status;
     const struct semel_row *row = c->items[0].row;
-    if (k->unknown && row != NULL && row->progress.state == SEMEL_STATE_REJECTED &&
+    if (k->unknown && row != NULL && row->progress.state == SEMEL_ROW_REJECTED &&
         semel__str_eq(row->progress.error_text, c->ended)) {
-        c->results[0] = (struct semel_command_result){.done = true, .state = SEMEL_STATE_REJECTED};
+        c->results[0] = (struct semel_command_result){.done = true, .state = SEMEL_ROW_REJECTED};
         return SEMEL_OK;
     }
     status = plan(c, 0, err);
@@ -651,7 +651,7 @@ semel_status semel__inbox_correct(struct semel_inbox *inbox, struct semel_correc
                                  .rows = &command->row,
                                  .results = ret},
                            .reason = command->reason};
-    *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_STATE_ABSENT};
+    *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_ROW_ABSENT};
     semel__arena_reset(&inbox->arena);
     semel__arena_reset(&inbox->scratch);
     semel_status status = check_command(command, err);

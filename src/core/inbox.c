@@ -321,20 +321,20 @@ semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena 
 enum semel_act semel__act_for(enum semel_row_status state, bool kept)
 {
     switch (state) {
-    case SEMEL_STATE_COMPLETED:
-    case SEMEL_STATE_REJECTED:
-    case SEMEL_STATE_STALE:
-    case SEMEL_STATE_PREVENTED:
-    case SEMEL_STATE_DEAD:
-    case SEMEL_STATE_QUARANTINED:
+    case SEMEL_ROW_COMPLETED:
+    case SEMEL_ROW_REJECTED:
+    case SEMEL_ROW_STALE:
+    case SEMEL_ROW_PREVENTED:
+    case SEMEL_ROW_DEAD:
+    case SEMEL_ROW_QUARANTINED:
         return SEMEL_ACK;
-    case SEMEL_STATE_FAILED:
-    case SEMEL_STATE_WAITING:
-    case SEMEL_STATE_UNKNOWN:
+    case SEMEL_ROW_FAILED:
+    case SEMEL_ROW_WAITING:
+    case SEMEL_ROW_UNKNOWN:
         return kept ? SEMEL_ACK : SEMEL_LATER;
-    case SEMEL_STATE_PROCESSING:
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_PROCESSING:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_COUNT:
         return SEMEL_LATER;
     }
     return SEMEL_LATER;
@@ -358,12 +358,12 @@ static bool kept(const struct work *work, const struct item *item)
 static void count_end(struct semel_inbox *inbox, const struct item *item)
 {
     const struct semel_progress *progress = &item->progress;
-    inbox->counts.done += progress->state == SEMEL_STATE_COMPLETED;
-    inbox->counts.failed += item->ended && progress->state != SEMEL_STATE_REJECTED;
-    if (item->ended && progress->state != SEMEL_STATE_REJECTED)
+    inbox->counts.done += progress->state == SEMEL_ROW_COMPLETED;
+    inbox->counts.failed += item->ended && progress->state != SEMEL_ROW_REJECTED;
+    if (item->ended && progress->state != SEMEL_ROW_REJECTED)
         semel__str_show(inbox->why, sizeof inbox->why, progress->error_text);
-    inbox->counts.rejected += progress->state == SEMEL_STATE_REJECTED;
-    inbox->counts.classes[progress->error_class] += item->ended || progress->state == SEMEL_STATE_REJECTED;
+    inbox->counts.rejected += progress->state == SEMEL_ROW_REJECTED;
+    inbox->counts.classes[progress->error_class] += item->ended || progress->state == SEMEL_ROW_REJECTED;
 }
 
 static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
@@ -380,13 +380,13 @@ static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
                   : SEMEL_STR("too many messages are parked: the source pauses"));
     if (!item->changed || item->adopted)
         return;
-    if (progress->state == SEMEL_STATE_DEAD)
+    if (progress->state == SEMEL_ROW_DEAD)
         alert(inbox, SEMEL_ALERT_DEAD, item->msg, progress->error_text);
-    if (progress->state == SEMEL_STATE_QUARANTINED)
+    if (progress->state == SEMEL_ROW_QUARANTINED)
         alert(inbox, SEMEL_ALERT_QUARANTINED, item->msg, progress->error_text);
-    if (progress->state == SEMEL_STATE_UNKNOWN)
+    if (progress->state == SEMEL_ROW_UNKNOWN)
         alert(inbox, SEMEL_ALERT_UNKNOWN, item->msg, progress->error_text);
-    if (progress->state == SEMEL_STATE_WAITING && item->row != NULL &&
+    if (progress->state == SEMEL_ROW_WAITING && item->row != NULL &&
         item->row->progress.error_class == SEMEL_CLASS_GAP && progress->error_class == SEMEL_CLASS_GAP)
         alert(inbox, SEMEL_ALERT_GAP, item->msg, SEMEL_STR("versions are still missing after the time-out"));
 }
@@ -410,7 +410,7 @@ static semel_status report_copies(struct semel_inbox *inbox, const struct item *
 /* The message's end is still to come, and will be reported. */
 static bool unended(const struct item *item)
 {
-    bool claimed = item->verdict.act == SEMEL_RUN && item->progress.state == SEMEL_STATE_PROCESSING;
+    bool claimed = item->verdict.act == SEMEL_RUN && item->progress.state == SEMEL_ROW_PROCESSING;
     return claimed || item->deferred || item->left;
 }
 
@@ -444,7 +444,7 @@ static semel_status report_item(struct work *work, struct item *item, struct sem
     *item->out = (struct semel_settled){
         .act = item_act(work, item),
         .why = item->verdict.why,
-        .state = item->removed || !known ? SEMEL_STATE_ABSENT : item->progress.state,
+        .state = item->removed || !known ? SEMEL_ROW_ABSENT : item->progress.state,
         .attempt = item->verdict.attempt,
         .due_us = item->progress.due_us,
         .cls = item->progress.error_class,
@@ -1034,8 +1034,8 @@ static void count_failures(struct semel_inbox *inbox, struct item **items, size_
         inbox->wary = items[i]->ended ? WARY : inbox->wary - (inbox->wary > 0);
         inbox->wary_deferred -= inbox->wary_deferred > 0;
         inbox->counts.blamed += n > 1 && items[i]->ended;
-        bool failed = items[i]->progress.state == SEMEL_STATE_FAILED || items[i]->progress.state == SEMEL_STATE_DEAD ||
-                      items[i]->progress.state == SEMEL_STATE_UNKNOWN;
+        bool failed = items[i]->progress.state == SEMEL_ROW_FAILED || items[i]->progress.state == SEMEL_ROW_DEAD ||
+                      items[i]->progress.state == SEMEL_ROW_UNKNOWN;
         inbox->failures = failed ? inbox->failures + 1 : 0;
     }
 }
@@ -1222,19 +1222,19 @@ semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__
 static bool decided(enum semel_row_status state)
 {
     switch (state) {
-    case SEMEL_STATE_COMPLETED:
-    case SEMEL_STATE_REJECTED:
-    case SEMEL_STATE_STALE:
-    case SEMEL_STATE_PREVENTED:
-    case SEMEL_STATE_DEAD:
-    case SEMEL_STATE_QUARANTINED:
-    case SEMEL_STATE_UNKNOWN:
-    case SEMEL_STATE_PROCESSING:
+    case SEMEL_ROW_COMPLETED:
+    case SEMEL_ROW_REJECTED:
+    case SEMEL_ROW_STALE:
+    case SEMEL_ROW_PREVENTED:
+    case SEMEL_ROW_DEAD:
+    case SEMEL_ROW_QUARANTINED:
+    case SEMEL_ROW_UNKNOWN:
+    case SEMEL_ROW_PROCESSING:
         return true;
-    case SEMEL_STATE_FAILED:
-    case SEMEL_STATE_WAITING:
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_FAILED:
+    case SEMEL_ROW_WAITING:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_COUNT:
         return false;
     }
     return false;

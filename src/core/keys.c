@@ -14,9 +14,9 @@ enum semel_key_act semel__key_judge(const struct semel_idempotency *row, const s
                                     struct semel_str *ret_why)
 {
     enum semel_effect effect = SEMEL_EFFECT_OUTSIDE;
-    bool completed = row->status == SEMEL_STATE_COMPLETED, processing = row->status == SEMEL_STATE_PROCESSING;
+    bool completed = row->status == SEMEL_ROW_COMPLETED, processing = row->status == SEMEL_ROW_PROCESSING;
     *ret_why = SEMEL_STR("new");
-    if (row->status == SEMEL_STATE_ABSENT || (completed && row->key_until_us <= now_us))
+    if (row->status == SEMEL_ROW_ABSENT || (completed && row->key_until_us <= now_us))
         return SEMEL_KEY_RUN;
     *ret_why = SEMEL_STR("fingerprint");
     if (semel__fp_differs(fp, &row->fp))

@@ -128,7 +128,7 @@ static bool spared(const struct work *work, const struct item *item, enum lease_
 
 static bool reached(const struct item *item)
 {
-    return item->intended != SEMEL_STATE_ABSENT && item->row != NULL && item->row->progress.state == item->intended;
+    return item->intended != SEMEL_ROW_ABSENT && item->row != NULL && item->row->progress.state == item->intended;
 }
 
 /* Refuses a late end and keeps its result for the reconcile. */

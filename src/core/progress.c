@@ -50,7 +50,7 @@ static void blame(struct semel_progress *progress, enum semel_class cls, struct 
 void semel__progress_verdict(const struct semel__verdict *verdict, const struct semel_progress *before,
                              struct semel_str text, int64_t now_us, struct semel_progress *ret)
 {
-    assert(verdict->act != SEMEL_RUN && verdict->changes && verdict->becomes != SEMEL_STATE_ABSENT);
+    assert(verdict->act != SEMEL_RUN && verdict->changes && verdict->becomes != SEMEL_ROW_ABSENT);
     move(ret, before, verdict->becomes, now_us);
     ret->due_us = verdict->due_us;
     blame(ret, verdict->cls, text);
@@ -62,7 +62,7 @@ void semel__progress_claim(const struct semel_policy *policy, const struct semel
 {
     enum semel_class cls = before->error_class;
     struct semel_str text = before->error_text;
-    move(ret, before, SEMEL_STATE_PROCESSING, now_us);
+    move(ret, before, SEMEL_ROW_PROCESSING, now_us);
     if (!semel__progress_waits_for_intent(before))
         blame(ret, cls, text); /* the last error stays visible while the next attempt runs */
     ret->attempts = before->attempts + 1;
@@ -74,7 +74,7 @@ void semel__progress_claim(const struct semel_policy *policy, const struct semel
 
 void semel__progress_complete(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret)
 {
-    move(ret, before, SEMEL_STATE_COMPLETED, now_us);
+    move(ret, before, SEMEL_ROW_COMPLETED, now_us);
     ret->attempts = before->attempts + 1;
 }
 
@@ -83,7 +83,7 @@ static enum semel_row_status failed_or_dead(const struct semel_policy *policy, c
 {
     int used = before->attempts - before->attempts_before;
     int max = result == SEMEL_PERMANENT ? policy->permanent_max : policy->retry_max;
-    return used >= max ? SEMEL_STATE_DEAD : SEMEL_STATE_FAILED;
+    return used >= max ? SEMEL_ROW_DEAD : SEMEL_ROW_FAILED;
 }
 
 /* A message that may have had its effect is repeated only if it was called with its key, and will be again. */
@@ -97,18 +97,18 @@ static enum semel_row_status ending_state(const struct semel_policy *policy, con
 {
     switch (result) {
     case SEMEL_DONE:
-        return SEMEL_STATE_COMPLETED;
+        return SEMEL_ROW_COMPLETED;
     case SEMEL_REJECTED:
-        return SEMEL_STATE_REJECTED;
+        return SEMEL_ROW_REJECTED;
     case SEMEL_MAYBE:
         if (!repeats_by_key(policy, before->lease_token))
-            return SEMEL_STATE_UNKNOWN;
+            return SEMEL_ROW_UNKNOWN;
         return failed_or_dead(policy, before, SEMEL_TRANSIENT);
     case SEMEL_TRANSIENT:
     case SEMEL_PERMANENT:
         return failed_or_dead(policy, before, result);
     }
-    return SEMEL_STATE_UNKNOWN;
+    return SEMEL_ROW_UNKNOWN;
 }
 
 static enum semel_class ending_class(const struct semel_ending *ending)
@@ -128,9 +128,9 @@ void semel__progress_finish(const struct semel_policy *policy, const struct seme
     enum semel_row_status state = ending_state(policy, before, ending->result);
     move(ret, before, state, now_us);
     ret->outcome = fitting(ending->outcome);
-    if (state != SEMEL_STATE_COMPLETED)
+    if (state != SEMEL_ROW_COMPLETED)
         blame(ret, ending_class(ending), ending->text);
-    if (state == SEMEL_STATE_FAILED) {
+    if (state == SEMEL_ROW_FAILED) {
         ret->alone = true;
         ret->due_us = semel__time_add(now_us, semel__backoff_us(policy->retry_first_us, policy->retry_ceiling_us,
                                                                 before->attempts - before->attempts_before, rng));
@@ -141,7 +141,7 @@ void semel__progress_recover(const struct semel_policy *policy, const struct sem
                              struct semel_random *rng, struct semel_progress *ret)
 {
     const enum semel_effect effect = semel__effect_of(policy, before->lease_token);
-    assert(before->state == SEMEL_STATE_PROCESSING);
+    assert(before->state == SEMEL_ROW_PROCESSING);
     if (effect == SEMEL_EFFECT_ATOMIC && !before->alone) {
         /* It ran with others and the failure cannot be assigned: no attempt counts, each continues alone. */
         semel__progress_release(before, now_us, ret);
@@ -162,9 +162,9 @@ void semel__progress_recover(const struct semel_policy *policy, const struct sem
 
 void semel__progress_release(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret)
 {
-    assert(before->state == SEMEL_STATE_PROCESSING && before->attempts > 0);
+    assert(before->state == SEMEL_ROW_PROCESSING && before->attempts > 0);
     int attempts = before->attempts - 1;
-    move(ret, before, attempts > before->attempts_before ? SEMEL_STATE_FAILED : SEMEL_STATE_WAITING, now_us);
+    move(ret, before, attempts > before->attempts_before ? SEMEL_ROW_FAILED : SEMEL_ROW_WAITING, now_us);
     ret->attempts = attempts;
     if (ret->attempts_before > attempts)
         ret->attempts_before = attempts;
@@ -176,7 +176,7 @@ void semel__progress_retry(const struct semel_progress *before, int64_t now_us, 
 {
     enum semel_class cls = before->error_class;
     struct semel_str text = before->error_text;
-    move(ret, before, SEMEL_STATE_FAILED, now_us);
+    move(ret, before, SEMEL_ROW_FAILED, now_us);
     blame(ret, cls, text);
     ret->attempts_before = before->attempts;
     ret->retries = before->retries + 1;
@@ -186,7 +186,7 @@ void semel__progress_retry(const struct semel_progress *before, int64_t now_us, 
 
 void semel__progress_rejudge(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret)
 {
-    move(ret, before, SEMEL_STATE_WAITING, now_us);
+    move(ret, before, SEMEL_ROW_WAITING, now_us);
     blame(ret, SEMEL_CLASS_BLOCKED, SEMEL_STR("an operator has its place in the order judged again"));
     ret->attempts_before = before->attempts;
     ret->retries = before->retries + 1;
@@ -196,7 +196,7 @@ void semel__progress_rejudge(const struct semel_progress *before, int64_t now_us
 void semel__progress_resolve(const struct semel_progress *before, struct semel_str outcome, int64_t now_us,
                              struct semel_progress *ret)
 {
-    move(ret, before, SEMEL_STATE_COMPLETED, now_us);
+    move(ret, before, SEMEL_ROW_COMPLETED, now_us);
     if (semel__str_given(outcome))
         ret->outcome = fitting(outcome);
 }
@@ -204,7 +204,7 @@ void semel__progress_resolve(const struct semel_progress *before, struct semel_s
 void semel__progress_discard(const struct semel_progress *before, struct semel_str reason, int64_t now_us,
                              struct semel_progress *ret)
 {
-    move(ret, before, SEMEL_STATE_REJECTED, now_us);
+    move(ret, before, SEMEL_ROW_REJECTED, now_us);
     blame(ret, SEMEL_CLASS_DISCARDED, reason);
 }
 

@@ -409,12 +409,12 @@ static void note_ends(struct semel_pump *pump, const struct semel_settled *settl
         bool ran = settled[i].why == SEMEL_WHY_NEW || settled[i].why == SEMEL_WHY_RETRIED;
         if (!ran)
             continue;
-        if (settled[i].state == SEMEL_STATE_COMPLETED || settled[i].state == SEMEL_STATE_REJECTED) {
+        if (settled[i].state == SEMEL_ROW_COMPLETED || settled[i].state == SEMEL_ROW_REJECTED) {
             if (!good)
                 semel__route_breaker_success(pump->breaker);
             good = true;
-        } else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD ||
-                   settled[i].state == SEMEL_STATE_UNKNOWN) {
+        } else if (settled[i].state == SEMEL_ROW_FAILED || settled[i].state == SEMEL_ROW_DEAD ||
+                   settled[i].state == SEMEL_ROW_UNKNOWN) {
             semel__pump_fail(pump, settled[i].cls, pump->inbox->why, now_us);
             good = false;
         }
@@ -481,7 +481,7 @@ static void keep_positions(struct semel_pump *pump, const struct pump_batch *bat
  * deliver it again and again, and hold up those behind it. */
 static bool elsewhere(const struct semel_settled *settled)
 {
-    return settled->state == SEMEL_STATE_PROCESSING && settled->kept;
+    return settled->state == SEMEL_ROW_PROCESSING && settled->kept;
 }
 
 /* Acknowledges messages that others have claimed with their payload. Pauses the pump when too many are parked. */

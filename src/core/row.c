@@ -65,7 +65,7 @@ static semel_status check_numbers(const struct semel_row *row, struct semel_erro
         return damaged(err, "arrival", "1 or more");
     if (progress->attempts < 0 || progress->attempts > ATTEMPTS_MAX)
         return damaged(err, "attempts", "0 to 1000000");
-    if (progress->state == SEMEL_STATE_PROCESSING && progress->attempts == 0)
+    if (progress->state == SEMEL_ROW_PROCESSING && progress->attempts == 0)
         return damaged(err, "attempts", "1 or more while it is processing");
     if (progress->attempts_before < 0 || progress->attempts_before > progress->attempts)
         return damaged(err, "attempts_before", "0 to attempts");
@@ -81,7 +81,7 @@ static semel_status check_numbers(const struct semel_row *row, struct semel_erro
 semel_status semel__row_check(const struct semel_row *row, struct semel_error *err)
 {
     const struct semel_progress *progress = &row->progress;
-    if ((unsigned)progress->state >= SEMEL_STATE_COUNT || progress->state == SEMEL_STATE_ABSENT)
+    if ((unsigned)progress->state >= SEMEL_ROW_COUNT || progress->state == SEMEL_ROW_ABSENT)
         return damaged(err, "status", "one of the statuses");
     semel_status status = check_texts(row, err);
     if (status == SEMEL_OK)
@@ -92,11 +92,10 @@ semel_status semel__row_check(const struct semel_row *row, struct semel_error *e
                 progress->lease_owner.n > 0;
     bool free_ = progress->lease_token == SEMEL_NONE && progress->lease_until_us == SEMEL_NONE &&
                  progress->lease_owner.p == NULL;
-    if (progress->state == SEMEL_STATE_PROCESSING ? !held : !free_)
+    if (progress->state == SEMEL_ROW_PROCESSING ? !held : !free_)
         return damaged(err, "lease_owner, lease_until and lease_token",
                        "given for `processing`, and NULL for all others");
-    if (progress->due_us != SEMEL_NONE && progress->state != SEMEL_STATE_FAILED &&
-        progress->state != SEMEL_STATE_WAITING)
+    if (progress->due_us != SEMEL_NONE && progress->state != SEMEL_ROW_FAILED && progress->state != SEMEL_ROW_WAITING)
         return damaged(err, "due_at", "NULL unless the row is failed or waiting");
     if (semel__state_final(progress->state) != (progress->processed_us != SEMEL_NONE))
         return damaged(err, "processed_at", "given for final rows, and NULL for all others");
@@ -118,13 +117,13 @@ bool semel__wants_read(struct semel_str text, struct semel_row *row)
 
 bool semel__progress_postponed(const struct semel_progress *progress, int64_t now_us)
 {
-    return progress->state == SEMEL_STATE_WAITING && progress->error_class == SEMEL_CLASS_NONE &&
+    return progress->state == SEMEL_ROW_WAITING && progress->error_class == SEMEL_CLASS_NONE &&
            progress->due_us != SEMEL_NONE && progress->due_us > now_us;
 }
 
 bool semel__progress_waits_for_intent(const struct semel_progress *progress)
 {
-    return progress->state == SEMEL_STATE_WAITING && progress->error_class == SEMEL_CLASS_BUSINESS;
+    return progress->state == SEMEL_ROW_WAITING && progress->error_class == SEMEL_CLASS_BUSINESS;
 }
 
 bool semel__progress_in_order(const struct semel_progress *progress)

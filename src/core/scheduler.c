@@ -144,7 +144,7 @@ static semel_status add_followers(struct take *take, const struct semel_row *hea
     if (status != SEMEL_OK || n == 0 || rows[0].arrival != head->arrival)
         return status; /* it is not the first: judged by itself, so that it goes back to waiting */
     for (size_t i = 1; i < n && take->n < take->room; i++) {
-        if (rows[i].progress.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]) || !may_be_taken(take, &rows[i]) ||
+        if (rows[i].progress.state != SEMEL_ROW_WAITING || must_be_alone(&rows[i]) || !may_be_taken(take, &rows[i]) ||
             (take->single && rows[i].n_wants > 0))
             break;
         take->rows[take->n++] = rows[i];
@@ -272,7 +272,7 @@ static void judge_gaps(struct work *work)
 
 static bool still(const struct semel_row *row)
 {
-    return row->progress.state == SEMEL_STATE_WAITING && row->progress.due_us == SEMEL_NONE && row->kept &&
+    return row->progress.state == SEMEL_ROW_WAITING && row->progress.due_us == SEMEL_NONE && row->kept &&
            row->progress.error_class != SEMEL_CLASS_BUSINESS;
 }
 
@@ -452,7 +452,7 @@ static size_t only_decidable(const struct take *take, struct semel_row *due, siz
 {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
-        bool gap = due[i].progress.state == SEMEL_STATE_WAITING && due[i].progress.error_class == SEMEL_CLASS_GAP;
+        bool gap = due[i].progress.state == SEMEL_ROW_WAITING && due[i].progress.error_class == SEMEL_CLASS_GAP;
         if (gap || semel__progress_waits_for_intent(&due[i].progress))
             due[kept++] = due[i];
     }

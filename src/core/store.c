@@ -242,8 +242,8 @@ semel_status semel_store_admit(struct semel_store *store, struct semel_admit_bat
         const struct semel_row *prev = i > 0 ? &batch->items[i - 1].row : NULL;
         assert(prev == NULL || cmp_row_key(prev->source, prev->id, row->source, row->id) < 0); /* P14 */
         assert(row->id.n >= 1 && row->id.n <= SEMEL_ID_MAX);
-        assert(semel__move_legal(SEMEL_STATE_ABSENT, row->progress.state));
-        assert((row->progress.state == SEMEL_STATE_PROCESSING) == (row->progress.lease_token != SEMEL_NONE));
+        assert(semel__move_legal(SEMEL_ROW_ABSENT, row->progress.state));
+        assert((row->progress.state == SEMEL_ROW_PROCESSING) == (row->progress.lease_token != SEMEL_NONE));
         (void)prev;
     }
     trust_keys(batch->keys, batch->n_keys);
@@ -283,7 +283,7 @@ semel_status semel_store_settle(struct semel_store *store, struct semel_settle_b
         assert(prev == NULL || cmp_row_key(prev->source, prev->id, change->source, change->id) < 0);
         assert(!change->remove || change->fresh);
         assert(change->remove ||
-               semel__move_legal(change->fresh ? SEMEL_STATE_ABSENT : change->from, change->progress.state));
+               semel__move_legal(change->fresh ? SEMEL_ROW_ABSENT : change->from, change->progress.state));
         assert(change->payload != SEMEL_PAYLOAD_PUT || change->put != NULL);
         (void)prev;
         (void)change;

@@ -113,7 +113,7 @@ static void stay_with_broker(struct semel__verdict *v, bool full)
 {
     v->act = SEMEL_LATER;
     v->full = full;
-    becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
+    becomes(v, SEMEL_ROW_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
 }
 
 /* Blocked: its key wakes it, so it has no due time. A gap: due when the timer ends. */
@@ -127,9 +127,9 @@ static void park(struct semel__verdict *v, const struct semel_policy *policy, co
         stay_with_broker(v, true);
         return;
     }
-    if (blocked && row != NULL && row->progress.state == SEMEL_STATE_WAITING && row->progress.due_us == SEMEL_NONE)
+    if (blocked && row != NULL && row->progress.state == SEMEL_ROW_WAITING && row->progress.due_us == SEMEL_NONE)
         return; /* as it is */
-    becomes(v, SEMEL_STATE_WAITING, blocked ? SEMEL_CLASS_BLOCKED : SEMEL_CLASS_GAP,
+    becomes(v, SEMEL_ROW_WAITING, blocked ? SEMEL_CLASS_BLOCKED : SEMEL_CLASS_GAP,
             blocked ? SEMEL_NONE : semel__time_add(facts->now_us, policy->gap_timeout_us));
 }
 
@@ -138,7 +138,7 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
 {
     const struct semel_row *row = facts->row;
     bool turn = row != NULL &&
-                row->progress.state == SEMEL_STATE_FAILED; /* its turn has come already, by policy or by force */
+                row->progress.state == SEMEL_ROW_FAILED; /* its turn has come already, by policy or by force */
     bool timing = row != NULL && row->progress.error_class == SEMEL_CLASS_GAP && row->progress.due_us != SEMEL_NONE;
     bool over = turn || (timing && row->progress.due_us <= facts->now_us);
     if (over && (facts->key->open || comes_before(facts->key, row))) {
@@ -163,7 +163,7 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
         return;
     case SEMEL_GAP_DEAD:
         say(v, SEMEL_ACK, SEMEL_WHY_GAP);
-        becomes(v, SEMEL_STATE_DEAD, SEMEL_CLASS_GAP, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_DEAD, SEMEL_CLASS_GAP, SEMEL_NONE);
         return;
     case SEMEL_GAP_ALERT:
         park(v, policy, facts, SEMEL_WHY_GAP);
@@ -175,14 +175,14 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
  * runs only by force. */
 static void judge_below(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
-    bool forced = facts->row != NULL && facts->row->progress.state == SEMEL_STATE_FAILED;
+    bool forced = facts->row != NULL && facts->row->progress.state == SEMEL_ROW_FAILED;
     if (forced && (facts->key->open || comes_before(facts->key, facts->row))) {
         park(v, policy, facts, SEMEL_WHY_BLOCKED);
     } else if (forced) {
         run(v, facts->row);
     } else {
         say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
-        becomes(v, SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT, SEMEL_NONE);
     }
 }
 
@@ -201,11 +201,11 @@ static void judge_place(struct semel__verdict *v, const struct semel_policy *pol
         return;
     case PLACE_SAME:
         say(v, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
-        becomes(v, SEMEL_STATE_STALE, SEMEL_CLASS_STALE, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_STALE, SEMEL_CLASS_STALE, SEMEL_NONE);
         return;
     case PLACE_OLDER:
         say(v, SEMEL_ACK, SEMEL_WHY_STALE);
-        becomes(v, SEMEL_STATE_STALE, SEMEL_CLASS_STALE, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_STALE, SEMEL_CLASS_STALE, SEMEL_NONE);
         return;
     case PLACE_BELOW:
         judge_below(v, policy, facts);
@@ -237,7 +237,7 @@ static void wait_for_holder(struct semel__verdict *v, const struct semel_policy 
         stay_with_broker(v, full);
     else if (row == NULL || !semel__progress_waits_for_intent(&row->progress) || row->progress.due_us == SEMEL_NONE ||
              row->progress.due_us <= facts->now_us)
-        becomes(v, SEMEL_STATE_WAITING, SEMEL_CLASS_BUSINESS, look_again(facts));
+        becomes(v, SEMEL_ROW_WAITING, SEMEL_CLASS_BUSINESS, look_again(facts));
 }
 
 /* The key cannot remember one more version that ended without effect: it must wait for the gap. */
@@ -254,7 +254,7 @@ static void judge_turn(struct semel__verdict *v, const struct semel_policy *poli
     bool waiter = facts->row != NULL && semel__progress_waits_for_intent(&facts->row->progress);
     if (facts->intent == SEMEL_INTENT_DONE && !must_wait(policy, facts, version)) {
         say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
-        becomes(v, SEMEL_STATE_PREVENTED, SEMEL_CLASS_BUSINESS, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_PREVENTED, SEMEL_CLASS_BUSINESS, SEMEL_NONE);
         return;
     }
     judge_place(v, policy, facts, version);
@@ -270,42 +270,42 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
 {
     const struct semel_row *row = facts->row;
     switch (row->progress.state) {
-    case SEMEL_STATE_COMPLETED:
-    case SEMEL_STATE_REJECTED:
+    case SEMEL_ROW_COMPLETED:
+    case SEMEL_ROW_REJECTED:
         say(v, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
         return;
-    case SEMEL_STATE_STALE:
+    case SEMEL_ROW_STALE:
         say(v, SEMEL_ACK, SEMEL_WHY_STALE);
         return;
-    case SEMEL_STATE_PREVENTED:
+    case SEMEL_ROW_PREVENTED:
         say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
         return;
-    case SEMEL_STATE_DEAD:
+    case SEMEL_ROW_DEAD:
         say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
         return;
-    case SEMEL_STATE_QUARANTINED:
+    case SEMEL_ROW_QUARANTINED:
         say(v, SEMEL_ACK, row->progress.error_class == SEMEL_CLASS_NO_ID ? SEMEL_WHY_NO_ID : SEMEL_WHY_TOO_OLD);
         return;
-    case SEMEL_STATE_PROCESSING:
+    case SEMEL_ROW_PROCESSING:
         say(v, SEMEL_LATER, SEMEL_WHY_BUSY);
         return;
-    case SEMEL_STATE_UNKNOWN:
+    case SEMEL_ROW_UNKNOWN:
         hold(v, facts, SEMEL_WHY_UNKNOWN);
         return;
-    case SEMEL_STATE_FAILED:
+    case SEMEL_ROW_FAILED:
         if (row->progress.due_us != SEMEL_NONE && row->progress.due_us <= facts->now_us)
             judge_turn(v, policy, facts, row->version);
         else
             hold(v, facts, SEMEL_WHY_BACKOFF);
         return;
-    case SEMEL_STATE_WAITING:
+    case SEMEL_ROW_WAITING:
         if (semel__progress_postponed(&row->progress, facts->now_us))
             hold(v, facts, SEMEL_WHY_BACKOFF);
         else
             judge_turn(v, policy, facts, row->version);
         return;
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_COUNT:
         break;
     }
     assert(!"a stored row has a status");
@@ -340,20 +340,20 @@ static void judge_new(struct semel__verdict *v, const struct semel_policy *polic
 {
     if (semel__msg_large(policy, msg) && facts->large >= SEMEL_LARGE_MAX) {
         say(v, SEMEL_LATER, SEMEL_WHY_DEAD);
-        becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
         v->full = true;
     } else if (facts->key != NULL && facts->key->shut && !facts->key->by_version) {
         say(v, SEMEL_LATER, SEMEL_WHY_BLOCKED);
-        becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
     } else if (msg->defect == SEMEL_DEFECT_NO_ID) {
         say(v, SEMEL_ACK, SEMEL_WHY_NO_ID);
-        becomes(v, SEMEL_STATE_QUARANTINED, SEMEL_CLASS_NO_ID, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_QUARANTINED, SEMEL_CLASS_NO_ID, SEMEL_NONE);
     } else if (too_old(msg, facts)) {
         say(v, SEMEL_ACK, SEMEL_WHY_TOO_OLD);
-        becomes(v, SEMEL_STATE_QUARANTINED, SEMEL_CLASS_TOO_OLD, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_QUARANTINED, SEMEL_CLASS_TOO_OLD, SEMEL_NONE);
     } else if (msg->defect != SEMEL_DEFECT_NONE) {
         say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
-        becomes(v, SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT, SEMEL_NONE);
+        becomes(v, SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT, SEMEL_NONE);
     } else {
         judge_turn(v, policy, facts, msg->version);
     }
@@ -363,8 +363,8 @@ bool semel__payload_adopts(const struct semel_policy *policy, const struct semel
 {
     if (row == NULL || row->kept || !semel__str_given(msg->payload) || policy->keep == SEMEL_KEEP_NEVER)
         return false;
-    return row->progress.state == SEMEL_STATE_QUARANTINED ||
-           (semel__state_unfinished(row->progress.state) && row->progress.state != SEMEL_STATE_PROCESSING);
+    return row->progress.state == SEMEL_ROW_QUARANTINED ||
+           (semel__state_unfinished(row->progress.state) && row->progress.state != SEMEL_ROW_PROCESSING);
 }
 
 void semel__verdict_deliver(const struct semel_policy *policy, const struct semel__msg *msg,
@@ -401,7 +401,7 @@ struct semel_str semel__verdict_text(const struct semel__verdict *verdict)
     case SEMEL_CLASS_NO_ID:
         return SEMEL_STR("it has no id that can be used");
     case SEMEL_CLASS_BUSINESS:
-        return verdict->becomes == SEMEL_STATE_WAITING
+        return verdict->becomes == SEMEL_ROW_WAITING
                    ? SEMEL_STR("another message holds its business key and is unfinished")
                    : SEMEL_STR("another message with the same business key came before it");
     case SEMEL_CLASS_STALE:
@@ -409,8 +409,8 @@ struct semel_str semel__verdict_text(const struct semel__verdict *verdict)
     case SEMEL_CLASS_BLOCKED:
         return SEMEL_STR("an unfinished message of its key comes before it");
     case SEMEL_CLASS_GAP:
-        return verdict->becomes == SEMEL_STATE_DEAD ? SEMEL_STR("versions before it did not come in time")
-                                                    : SEMEL_STR("versions before it are missing");
+        return verdict->becomes == SEMEL_ROW_DEAD ? SEMEL_STR("versions before it did not come in time")
+                                                  : SEMEL_STR("versions before it are missing");
     case SEMEL_CLASS_PERMANENT:
         return SEMEL_STR(
             "its version is below the route's first_version, and nothing of its key was applied yet: it was "

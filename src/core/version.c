@@ -134,22 +134,22 @@ bool semel__version_move(const struct semel_policy *policy, struct semel_key *ke
                          enum semel_row_status state, bool fresh, struct semel_arena *arena)
 {
     switch (state) {
-    case SEMEL_STATE_COMPLETED:
+    case SEMEL_ROW_COMPLETED:
         semel__version_applied(policy, key, version);
         return true;
-    case SEMEL_STATE_REJECTED:
-    case SEMEL_STATE_PREVENTED:
+    case SEMEL_ROW_REJECTED:
+    case SEMEL_ROW_PREVENTED:
         return skip(policy, key, version, arena);
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_PROCESSING:
-    case SEMEL_STATE_FAILED:
-    case SEMEL_STATE_WAITING:
-    case SEMEL_STATE_UNKNOWN:
-    case SEMEL_STATE_DEAD:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_PROCESSING:
+    case SEMEL_ROW_FAILED:
+    case SEMEL_ROW_WAITING:
+    case SEMEL_ROW_UNKNOWN:
+    case SEMEL_ROW_DEAD:
         return !fresh || !skips(key, version) || rewrite(key, version, false, arena);
-    case SEMEL_STATE_STALE:
-    case SEMEL_STATE_QUARANTINED:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_STALE:
+    case SEMEL_ROW_QUARANTINED:
+    case SEMEL_ROW_COUNT:
         return true;
     }
     return true;

@@ -278,7 +278,7 @@ static void count_unknown(struct daemon_worker *worker, struct semel_arena *aren
     if (semel_query_counts(worker->store, conf->name, conf->unknown_max, 0, arena, &counts, &n, &err) != SEMEL_OK)
         return; /* it stays as it was; the next user of the store reports the error */
     for (size_t i = 0; i < n; i++)
-        full |= counts[i].state == SEMEL_STATE_UNKNOWN && counts[i].n >= conf->unknown_max;
+        full |= counts[i].state == SEMEL_ROW_UNKNOWN && counts[i].n >= conf->unknown_max;
     if (full != worker->unknown.full)
         SEMEL__LOG(worker->route->daemon->log, full ? SEMEL_LOG_ERROR : SEMEL_LOG_INFO,
                    full ? "unknown_max is reached: the route takes nothing new until unknown outcomes are resolved"
@@ -635,7 +635,7 @@ static semel_status list_unknown(struct outside *o, size_t max, struct semel_row
 {
     struct daemon_worker *worker = o->worker;
     struct semel_filter filter = {.consumer = worker->route->conf->name,
-                                  .states = 1u << SEMEL_STATE_UNKNOWN,
+                                  .states = 1u << SEMEL_ROW_UNKNOWN,
                                   .received_before_us = SEMEL_NONE,
                                   .received_after_us = SEMEL_NONE};
     struct semel_error err = {0};
@@ -823,7 +823,7 @@ static void settle(struct outside *o)
         status = semel__pump_finish(&worker->pump, now_us, o->leases, o->endings, n, &err);
     for (size_t i = 0; i < n; i++) {
         /* One that others hold locked does not keep the rest from being committed. */
-        if (status != SEMEL_OK && !o->leases[i].lost && o->leases[i].progress.state == SEMEL_STATE_PROCESSING)
+        if (status != SEMEL_OK && !o->leases[i].lost && o->leases[i].progress.state == SEMEL_ROW_PROCESSING)
             continue;
         slot_free(o, &o->slots[o->which[i]]);
         o->may_be_due = true; /* the next of its key may run */

@@ -726,7 +726,7 @@ static semel_status run_fail(struct ext_call *call, struct semel_error *err)
         return status;
     put_int(&row[FAIL_DUE_AT], verdict.due_us);
     put_bytes(call, &row[FAIL_WHY], semel_str(semel_why_name(verdict.why)), false);
-    put_bytes(call, &row[FAIL_STATUS], semel_str(semel_row_status_name(verdict.state)), false);
+    put_bytes(call, &row[FAIL_STATUS], semel_str(semel_row_status_name(verdict.status)), false);
     put_bytes(call, &row[FAIL_HINT], verdict.hint, false);
     return status;
 }
@@ -875,7 +875,7 @@ static semel_status run_fail_many(struct ext_call *call, struct semel_error *err
         put_bytes(call, &row[3], semel_str(semel_act_name(verdict.act)), false);
         put_int(&row[4], verdict.due_us);
         put_bytes(call, &row[5], semel_str(semel_why_name(verdict.why)), false);
-        put_bytes(call, &row[6], semel_str(semel_row_status_name(verdict.state)), false);
+        put_bytes(call, &row[6], semel_str(semel_row_status_name(verdict.status)), false);
         put_bytes(call, &row[7], verdict.hint, false);
     }
     return status;

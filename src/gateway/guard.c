@@ -894,7 +894,7 @@ static void on_ended(struct guard *g)
         atomic_fetch_sub_explicit(&g->guards->counts->unstored, 1, memory_order_relaxed);
     g->unstored = false;
     g->holds = false;
-    bool finished = !applied && g->job.row.status == SEMEL_STATE_COMPLETED && g->job.row.token == g->token;
+    bool finished = !applied && g->job.row.status == SEMEL_ROW_COMPLETED && g->job.row.token == g->token;
     bool lost = g->end != SEMEL_KEY_END_COMPLETED && g->call == NULL && !g->begun;
     if (applied)
         count_end(g);
@@ -1028,7 +1028,7 @@ static void reconciled(void *ctx, int status, struct semel_str body)
         refuse_unknown(g, 1, "");
         return;
     }
-    if (row.status == SEMEL_STATE_PROCESSING && row.lease_until_us > row.updated_us)
+    if (row.status == SEMEL_ROW_PROCESSING && row.lease_until_us > row.updated_us)
         row.updated_us = row.lease_until_us; /* its call may have begun as late as that */
     since_us = g->job.now_us - row.updated_us;
     switch (semel__ask_state(status, body, &code, &g->spool)) {

@@ -212,12 +212,12 @@ static void claimed(struct semel_keeper_job *job)
     struct semel_error err;
     struct semel_str why = job->claim.why;
     if (job->claim.act == SEMEL_KEY_RUN) {
-        job->row.status = SEMEL_STATE_ABSENT;
+        job->row.status = SEMEL_ROW_ABSENT;
     } else if (!keep_row(job, &job->claim.row) || !semel__arena_copy(&job->arena, why, &job->claim.why)) {
         (void)semel__fail_memory(&err);
         set_failed(job, &err);
     }
-    job->claim.row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT}; /* its strings are the transaction's */
+    job->claim.row = (struct semel_idempotency){.status = SEMEL_ROW_ABSENT}; /* its strings are the transaction's */
 }
 
 /* Its end was not applied: what is the row now? If it is still its own, another transaction has locked it. */
@@ -228,7 +228,7 @@ static void look(struct lane *lane, struct semel_keeper_job *job)
     semel__arena_reset(&lane->arena);
     semel_status status = lane->store->ops->keys->read(lane->store, job->claim.want.scope, job->claim.want.key,
                                                        &lane->arena, &row, &err);
-    if (status == SEMEL_OK && row.token == job->ending.token && row.status != SEMEL_STATE_COMPLETED)
+    if (status == SEMEL_OK && row.token == job->ending.token && row.status != SEMEL_ROW_COMPLETED)
         status = semel__fail(&err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "another transaction has locked the key");
     if (status == SEMEL_OK && !keep_row(job, &row))
         status = semel__fail_memory(&err);
@@ -713,7 +713,7 @@ void semel__keeper_submit(struct semel_keeper_desk *desk, struct semel_keeper_jo
 {
     job->desk = desk;
     job->failed = job->in_doubt = false;
-    job->row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+    job->row = (struct semel_idempotency){.status = SEMEL_ROW_ABSENT};
     semel__arena_reset(&job->arena);
     job->next = NULL;
     *desk->out_last = job;

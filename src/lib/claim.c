@@ -143,7 +143,7 @@ static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease 
     semel__msg_init(&ret->msg);
     ret->msg.source = held->source;
     ret->msg.id = held->id;
-    ret->progress = (struct semel_progress){.state = SEMEL_STATE_PROCESSING,
+    ret->progress = (struct semel_progress){.state = SEMEL_ROW_PROCESSING,
                                             .attempts = held->attempt,
                                             .lease_token = token};
     status = semel__use_consumer(s, held->consumer, err);
@@ -400,7 +400,7 @@ static semel_status put_many(struct semel *s, const struct semel_msg *msgs, size
         struct semel_put *put = &ret[places[i]];
         const struct semel_settled *one = &settled[i];
         put->undecided = status != SEMEL_OK && one->act == SEMEL_LATER && one->why == SEMEL_WHY_BUSY &&
-                         one->state == SEMEL_STATE_ABSENT;
+                         one->state == SEMEL_ROW_ABSENT;
         semel__show_settled(one, &put->verdict);
     }
     return status;

@@ -104,7 +104,7 @@ static semel_status drop_undone(struct semel *s, const struct semel_key_ops *ops
     for (int i = s->n_keys; status == SEMEL_OK && i-- > 0;) {
         struct semel_idempotency row;
         status = ops->held(s->store, s->keys[i], &s->arena, &row, err);
-        if (status == SEMEL_OK && row.status == SEMEL_STATE_ABSENT)
+        if (status == SEMEL_OK && row.status == SEMEL_ROW_ABSENT)
             (void)forget(s, s->keys[i]);
     }
     return status;

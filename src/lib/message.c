@@ -292,13 +292,13 @@ void semel__show_settled(const struct semel_settled *settled, struct semel_verdi
     ret->act = settled->act;
     /* the environment failed before its turn */
     ret->why = settled->why != SEMEL_WHY_UNSET ? settled->why : SEMEL_WHY_BUSY;
-    ret->state = settled->state;
+    ret->status = settled->state;
     ret->attempt = settled->attempt;
     ret->due_us = settled->due_us;
     ret->cls = settled->cls;
     ret->outcome = settled->outcome;
-    if (settled->act == SEMEL_LATER && (settled->state == SEMEL_STATE_FAILED || settled->state == SEMEL_STATE_WAITING ||
-                                        settled->state == SEMEL_STATE_UNKNOWN))
+    if (settled->act == SEMEL_LATER && (settled->state == SEMEL_ROW_FAILED || settled->state == SEMEL_ROW_WAITING ||
+                                        settled->state == SEMEL_ROW_UNKNOWN))
         ret->hint = SEMEL_STR("its payload is not stored, because none was given or keep_payload is never: the broker "
                               "has to bring the message again");
 }
@@ -308,7 +308,7 @@ void semel__show_lease(const struct semel_lease *lease, struct semel_verdict *re
     semel_verdict_init(ret);
     ret->act = SEMEL_RUN;
     ret->why = lease->progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
-    ret->state = SEMEL_STATE_PROCESSING;
+    ret->status = SEMEL_ROW_PROCESSING;
     ret->attempt = lease->progress.attempts;
     ret->token = lease->progress.lease_token;
     ret->lease_until_us = lease->progress.lease_until_us;

@@ -283,7 +283,7 @@ static semel_status act(struct semel_ops *ops, const struct semel_instruction *g
         status = act_one(ops, given, row, ret, err);
     if (status != SEMEL_OK || ret->kind != SEMEL_DID)
         return status;
-    if (given->kind == SEMEL_COMMAND_RETRY && ret->state == SEMEL_STATE_WAITING)
+    if (given->kind == SEMEL_COMMAND_RETRY && ret->state == SEMEL_ROW_WAITING)
         snprintf(
             ret->text, sizeof ret->text,
             "is judged again: it runs if nothing is missing any more, else it waits anew; --force runs it without");
@@ -373,8 +373,8 @@ struct semel_bulk {
 
 semel_status semel__bulk_check(const struct semel_filter *filter, enum semel_command_kind kind, struct semel_error *err)
 {
-    static const unsigned open = 1u << SEMEL_STATE_DEAD | 1u << SEMEL_STATE_QUARANTINED | 1u << SEMEL_STATE_UNKNOWN |
-                                 1u << SEMEL_STATE_FAILED | 1u << SEMEL_STATE_WAITING;
+    static const unsigned open = 1u << SEMEL_ROW_DEAD | 1u << SEMEL_ROW_QUARANTINED | 1u << SEMEL_ROW_UNKNOWN |
+                                 1u << SEMEL_ROW_FAILED | 1u << SEMEL_ROW_WAITING;
     if (filter->states == 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "status must say which messages: dead, failed, unknown, waiting or quarantined");
@@ -573,22 +573,22 @@ const struct semel_answer *semel__bulk_answer(const struct semel_bulk *bulk, siz
 static enum fate judge(const struct semel_progress *progress)
 {
     switch (progress->state) {
-    case SEMEL_STATE_PROCESSING:
+    case SEMEL_ROW_PROCESSING:
         return RUNNING;
-    case SEMEL_STATE_WAITING:
+    case SEMEL_ROW_WAITING:
         return progress->due_us == SEMEL_NONE || progress->error_class == SEMEL_CLASS_GAP ? PARKED : PENDING;
-    case SEMEL_STATE_FAILED:
+    case SEMEL_ROW_FAILED:
         return progress->attempts > progress->attempts_before ? FAILED : PENDING;
-    case SEMEL_STATE_DEAD:
-    case SEMEL_STATE_UNKNOWN:
+    case SEMEL_ROW_DEAD:
+    case SEMEL_ROW_UNKNOWN:
         return FAILED;
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_COMPLETED:
-    case SEMEL_STATE_REJECTED:
-    case SEMEL_STATE_STALE:
-    case SEMEL_STATE_PREVENTED:
-    case SEMEL_STATE_QUARANTINED:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_COMPLETED:
+    case SEMEL_ROW_REJECTED:
+    case SEMEL_ROW_STALE:
+    case SEMEL_ROW_PREVENTED:
+    case SEMEL_ROW_QUARANTINED:
+    case SEMEL_ROW_COUNT:
         return ENDED;
     }
     return ENDED;

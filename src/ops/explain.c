@@ -202,7 +202,7 @@ void semel__facts_key(struct semel_ops_facts *facts, const struct semel_row *row
         }
         facts->before += !met;
         facts->behind += met;
-        if (facts->open == NULL && (state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN))
+        if (facts->open == NULL && (state == SEMEL_ROW_PROCESSING || state == SEMEL_ROW_UNKNOWN))
             facts->open = &rows[i];
     }
 }
@@ -284,35 +284,35 @@ static void advise_head(const struct semel_ops_facts *f, struct semel_buf *next)
 {
     const struct semel_row *head = f->head;
     switch (head->progress.state) {
-    case SEMEL_STATE_DEAD:
+    case SEMEL_ROW_DEAD:
         suggest(f, next, head, "Fix its cause and retry that one", "retry", REASON);
         suggest(f, next, head, "or discard it, and the next one goes on", "discard", REASON);
         return;
-    case SEMEL_STATE_UNKNOWN:
+    case SEMEL_ROW_UNKNOWN:
         suggest(f, next, head, "Find out whether its effect happened. If it did", "resolve", REASON);
         suggest(f, next, head, "If it did not", "retry", REASON);
         return;
-    case SEMEL_STATE_FAILED:
+    case SEMEL_ROW_FAILED:
         semel__buf_addz(next,
                         "Nothing has to be done as long as a worker runs: that one is retried by itself, due at ");
         semel__put_when(next, head->progress.due_us, f->now_us);
         semel__buf_addz(next, ".");
         return;
-    case SEMEL_STATE_PROCESSING:
+    case SEMEL_ROW_PROCESSING:
         semel__buf_addz(next, "Nothing has to be done: that one is running, held by ");
         semel__put_shown(next, head->progress.lease_owner);
         semel__buf_addz(next, " until ");
         semel__put_when(next, head->progress.lease_until_us, f->now_us);
         semel__buf_addz(next, ".");
         return;
-    case SEMEL_STATE_WAITING:
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_COMPLETED:
-    case SEMEL_STATE_REJECTED:
-    case SEMEL_STATE_STALE:
-    case SEMEL_STATE_PREVENTED:
-    case SEMEL_STATE_QUARANTINED:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_WAITING:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_COMPLETED:
+    case SEMEL_ROW_REJECTED:
+    case SEMEL_ROW_STALE:
+    case SEMEL_ROW_PREVENTED:
+    case SEMEL_ROW_QUARANTINED:
+    case SEMEL_ROW_COUNT:
         suggest(f, next, head, "See what that one waits for", "show", "");
         return;
     }
@@ -733,39 +733,39 @@ static void explain_stale(const struct semel_ops_facts *f, struct semel_buf *why
 void semel__explain(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     switch (f->row->progress.state) {
-    case SEMEL_STATE_PROCESSING:
+    case SEMEL_ROW_PROCESSING:
         explain_processing(f, why, next);
         return;
-    case SEMEL_STATE_FAILED:
+    case SEMEL_ROW_FAILED:
         explain_failed(f, why, next);
         return;
-    case SEMEL_STATE_WAITING:
+    case SEMEL_ROW_WAITING:
         explain_waiting(f, why, next);
         return;
-    case SEMEL_STATE_UNKNOWN:
+    case SEMEL_ROW_UNKNOWN:
         explain_unknown(f, why, next);
         return;
-    case SEMEL_STATE_DEAD:
+    case SEMEL_ROW_DEAD:
         explain_dead(f, why, next);
         return;
-    case SEMEL_STATE_QUARANTINED:
+    case SEMEL_ROW_QUARANTINED:
         explain_quarantined(f, why, next);
         return;
-    case SEMEL_STATE_REJECTED:
+    case SEMEL_ROW_REJECTED:
         explain_rejected(f, why);
         break;
-    case SEMEL_STATE_COMPLETED:
+    case SEMEL_ROW_COMPLETED:
         explain_completed(f, why);
         break;
-    case SEMEL_STATE_STALE:
+    case SEMEL_ROW_STALE:
         explain_stale(f, why);
         break;
-    case SEMEL_STATE_PREVENTED:
+    case SEMEL_ROW_PREVENTED:
         semel__buf_addz(why, "It will not run: another message with the same business key came before it, and the "
                              "same intent has its effect once.");
         break;
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_COUNT:
         return;
     }
     semel__buf_addz(next, "There is nothing to do.");

@@ -43,7 +43,7 @@ static semel_status add_states(const struct semel_option *o, unsigned *states, s
     struct semel_str name;
     for (size_t from = 0; semel__option_piece(o->value, &from, &name);) {
         enum semel_row_status state;
-        if (!semel__row_status_parse(name, &state) || state == SEMEL_STATE_ABSENT)
+        if (!semel__row_status_parse(name, &state) || state == SEMEL_ROW_ABSENT)
             return semel__option_wrong(
                 err, &(struct semel_option){o->name, name},
                 "it must be one of processing, completed, failed, waiting, rejected, unknown, dead, stale, "
@@ -108,7 +108,7 @@ static semel_status read_option(const struct semel_option *o, int64_t now_us, bo
         return semel__option_ago(o, now_us, &filter->received_after_us, err);
     if (semel__str_eqz(o->name, "dead")) {
         semel_status status = semel__option_flag(o, &dead, err);
-        filter->states |= dead ? 1u << (unsigned)SEMEL_STATE_DEAD : 0;
+        filter->states |= dead ? 1u << (unsigned)SEMEL_ROW_DEAD : 0;
         return status;
     }
     if (pages && semel__str_eqz(o->name, "limit"))

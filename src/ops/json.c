@@ -110,7 +110,7 @@ static void fill_rival(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "source", rival->source);
     semel__object_text(one, "business_key", rival->key);
     semel__object_text(one, "status",
-                       rival->state != SEMEL_STATE_ABSENT ? state_text(rival->state) : (struct semel_str){0});
+                       rival->state != SEMEL_ROW_ABSENT ? state_text(rival->state) : (struct semel_str){0});
 }
 
 static void put_row(struct semel_object *o, const struct semel_row *row)

@@ -15,8 +15,8 @@
 #include "ops/private.h"
 
 #define ACTS_MAX 100
-#define OPEN (1u << SEMEL_STATE_PROCESSING | 1u << SEMEL_STATE_UNKNOWN)
-#define COMPLETED (1u << SEMEL_STATE_COMPLETED)
+#define OPEN (1u << SEMEL_ROW_PROCESSING | 1u << SEMEL_ROW_UNKNOWN)
+#define COMPLETED (1u << SEMEL_ROW_COMPLETED)
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
@@ -44,7 +44,7 @@ static semel_status read_option(const struct semel_option *o, int64_t now_us, st
         return add_statuses(o, &q->filter.statuses, err);
     if (semel__str_eqz(o->name, "unknown")) {
         status = semel__option_flag(o, &flag, err);
-        q->filter.statuses |= flag ? 1u << SEMEL_STATE_UNKNOWN : 0;
+        q->filter.statuses |= flag ? 1u << SEMEL_ROW_UNKNOWN : 0;
         return status;
     }
     if (semel__str_eqz(o->name, "stuck")) {
@@ -77,7 +77,7 @@ static semel_status check_query(struct semel_key_query *q, struct semel_error *e
         return SEMEL_OK;
     }
     if (f->expired_us != SEMEL_NONE)
-        f->statuses = 1u << SEMEL_STATE_PROCESSING;
+        f->statuses = 1u << SEMEL_ROW_PROCESSING;
     else if (f->statuses == 0)
         f->statuses = OPEN;
     if (semel__str_given(q->after_key) && (!semel__str_int64(q->after_key, &q->after_token) || q->after_token < 0))
@@ -111,7 +111,7 @@ semel_status semel__ops_keys(struct semel_ops *ops, const struct semel_key_query
     ret->n = query->limit;
     ret->more = true;
     const struct semel_idempotency *last = &ret->rows[ret->n - 1].row;
-    if (last->status == SEMEL_STATE_COMPLETED)
+    if (last->status == SEMEL_ROW_COMPLETED)
         snprintf(ret->after, sizeof ret->after, "%.*s", (int)last->key.n, last->key.p);
     else
         snprintf(ret->after, sizeof ret->after, "%lld", (long long)last->token);
@@ -146,8 +146,7 @@ semel_status semel__ops_key(struct semel_ops *ops, struct semel_str scope, struc
 /* Its lease is alive, or it ends in a transaction that is open. */
 static bool running(const struct semel_idempotency *row, int64_t now_us)
 {
-    return row->status == SEMEL_STATE_PROCESSING &&
-           (row->lease_until_us == SEMEL_NONE || row->lease_until_us >= now_us);
+    return row->status == SEMEL_ROW_PROCESSING && (row->lease_until_us == SEMEL_NONE || row->lease_until_us >= now_us);
 }
 
 /* ---- in words ------------------------------------------------------------------------------------ */
@@ -222,11 +221,11 @@ static void explain_unknown(const struct semel_key_facts *f, struct semel_buf *w
 void semel__explain_key(const struct semel_key_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_idempotency *row = &f->row->row;
-    if (row->status == SEMEL_STATE_PROCESSING) {
+    if (row->status == SEMEL_ROW_PROCESSING) {
         explain_processing(f, why, next);
         return;
     }
-    if (row->status == SEMEL_STATE_UNKNOWN) {
+    if (row->status == SEMEL_ROW_UNKNOWN) {
         explain_unknown(f, why, next);
         return;
     }
@@ -323,7 +322,7 @@ static enum semel_key_judgement judge(const struct acting *a, int64_t now_us)
 {
     if (a->row == NULL)
         return SEMEL_KEY_NO_SUCH;
-    if (a->row->row.status == SEMEL_STATE_COMPLETED)
+    if (a->row->row.status == SEMEL_ROW_COMPLETED)
         return SEMEL_KEY_HAS_ANSWER;
     if (a->given->token != SEMEL_NONE && a->given->token != a->row->row.token)
         return SEMEL_KEY_HAS_CHANGED;
@@ -364,7 +363,7 @@ static bool ours(const struct acting *a)
         return false;
     return releases(a->given)
                ? a->row == NULL
-               : a->row != NULL && a->row->row.status == SEMEL_STATE_COMPLETED && a->row->row.code == a->given->code;
+               : a->row != NULL && a->row->row.status == SEMEL_ROW_COMPLETED && a->row->row.code == a->given->code;
 }
 
 static semel_status body(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
@@ -416,7 +415,7 @@ semel_status semel__ops_key_command(struct semel_ops *ops, const struct semel_ke
     else
         ret->kind = allowed ? SEMEL_DID : ret->judged == SEMEL_KEY_NO_SUCH ? SEMEL_SKIPPED : SEMEL_REFUSED;
     if (ret->kind == SEMEL_DID)
-        ret->status = releases(given) ? NULL : semel__row_status_name(SEMEL_STATE_COMPLETED);
+        ret->status = releases(given) ? NULL : semel__row_status_name(SEMEL_ROW_COMPLETED);
     else if (a.row != NULL && ret->judged != SEMEL_KEY_NO_SUCH)
         ret->status = semel__row_status_name(a.row->row.status);
     ret->text = text_of(ret->judged, given, dry_run);

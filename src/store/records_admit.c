@@ -215,7 +215,7 @@ static const void *time_beside(const void *item)
         const struct semel_row *row = &((const ADMIT *)item)->row; \
         return row->member == (most) ? NULL : &row->member;        \
     }
-LEAN(status, progress.state, SEMEL_STATE_COMPLETED)
+LEAN(status, progress.state, SEMEL_ROW_COMPLETED)
 LEAN(attempts, progress.attempts, 1)
 LEAN(attempts_before, progress.attempts_before, 0)
 LEAN(retries, progress.retries, 0)

@@ -60,7 +60,7 @@ static semel_status find_names(struct counting *c, struct semel_str given, struc
     if (semel__str_given(given) && !semel__utf8_valid(given)) /* nobody has that name */
         return SEMEL_OK;
     if (semel__str_given(given))
-        return semel__arena_copy(c->arena, given, &copy) ? add(&c->names, copy, SEMEL_STATE_ABSENT, err)
+        return semel__arena_copy(c->arena, given, &copy) ? add(&c->names, copy, SEMEL_ROW_ABSENT, err)
                                                          : semel__fail_memory(err);
     c->names.fields = name;
     c->names.n_fields = 1;
@@ -78,9 +78,9 @@ static semel_status make_items(struct counting *c, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     for (size_t i = 0; i < c->names.n; i++)
-        for (unsigned s = SEMEL_STATE_ABSENT + 1; status == SEMEL_OK && s < SEMEL_STATE_COUNT; s++)
+        for (unsigned s = SEMEL_ROW_ABSENT + 1; status == SEMEL_OK && s < SEMEL_ROW_COUNT; s++)
             if (!semel__state_final((enum semel_row_status)s))
-                status = add(s == SEMEL_STATE_PROCESSING ? &c->processing : &c->held,
+                status = add(s == SEMEL_ROW_PROCESSING ? &c->processing : &c->held,
                              ((COUNT *)c->names.items)[i].consumer, (enum semel_row_status)s, err);
     return status;
 }
@@ -88,7 +88,7 @@ static semel_status make_items(struct counting *c, struct semel_error *err)
 static semel_status read_final(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
     struct counting *c = ctx;
-    semel_status status = add(&c->final, ((COUNT *)c->names.items)[item].consumer, SEMEL_STATE_ABSENT, err);
+    semel_status status = add(&c->final, ((COUNT *)c->names.items)[item].consumer, SEMEL_ROW_ABSENT, err);
     if (status != SEMEL_OK)
         return status;
     return semel__db_fill(row, SQL_FIELDS(count_fields), NULL, (COUNT *)c->final.items + c->final.n - 1, err);
@@ -143,7 +143,7 @@ static semel_status collect(struct counting *c, struct sql_list *ret, struct sem
     for (size_t l = 0; l < 3; l++)
         for (size_t i = 0; i < lists[l]->n; i++) {
             COUNT count = ((COUNT *)lists[l]->items)[i];
-            if (count.n <= 0 || count.state == SEMEL_STATE_ABSENT)
+            if (count.n <= 0 || count.state == SEMEL_ROW_ABSENT)
                 continue;
             count.capped = count.capped || (l < 2 && count.n >= c->args.cap);
             semel_status status = semel__db_list_put(ret, &count, err);

@@ -166,7 +166,7 @@ static semel_status end_place(struct place *place, struct semel_arena *arena, st
     semel_status status = semel__version_read(place->skipped, arena, &key, err);
     place->history.skipped = key.skipped;
     place->history.n_skipped = key.n_skipped;
-    place->history.has_head = place->history.head_state != SEMEL_STATE_ABSENT;
+    place->history.has_head = place->history.head_state != SEMEL_ROW_ABSENT;
     return status;
 }
 

@@ -105,8 +105,8 @@ static semel_status read_row(void *ctx, size_t item, const struct sql_row *row, 
     semel_status status = semel__db_fill(row, SQL_FIELDS(row_fields), r->arena, into, err);
     if (status != SEMEL_OK)
         return status;
-    bool completed = into->status == SEMEL_STATE_COMPLETED;
-    if ((!completed && into->status != SEMEL_STATE_PROCESSING && into->status != SEMEL_STATE_UNKNOWN) ||
+    bool completed = into->status == SEMEL_ROW_COMPLETED;
+    if ((!completed && into->status != SEMEL_ROW_PROCESSING && into->status != SEMEL_ROW_UNKNOWN) ||
         (completed && (into->code == SEMEL_NONE || into->key_until_us == SEMEL_NONE)))
         return semel__db_damage(row, "a key's status is none that it can have", err);
     return SEMEL_OK;
@@ -117,7 +117,7 @@ static semel_status key_read(struct semel_store *store, struct semel_str scope, 
 {
     struct semel_key_claim claim = {.want = {.scope = scope, .key = key}};
     struct reading reading = {arena, ret};
-    *ret = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+    *ret = (struct semel_idempotency){.status = SEMEL_ROW_ABSENT};
     return semel__db_do(semel__db_of(store), "reading a key", SQL_idempotency_find, NULL,
                         SQL_EACH(claim_fields, &claim, 1), read_row, &reading, err);
 }
@@ -127,7 +127,7 @@ static semel_status key_held(struct semel_store *store, int64_t token, struct se
 {
     struct args args = {.token = token};
     struct reading reading = {arena, ret};
-    *ret = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+    *ret = (struct semel_idempotency){.status = SEMEL_ROW_ABSENT};
     return semel__db_do(semel__db_of(store), "reading a key by its token", SQL_idempotency_held,
                         SQL_ONE(args_fields, &args), NULL, read_row, &reading, err);
 }
@@ -202,7 +202,7 @@ static semel_status find_rest(struct semel_store *store, const struct semel_key_
 static void taken(struct semel_key_claim *claim, struct semel_str owner, int64_t now_us)
 {
     claim->row = claim->want;
-    claim->row.status = SEMEL_STATE_PROCESSING;
+    claim->row.status = SEMEL_ROW_PROCESSING;
     claim->row.token = claim->token;
     claim->row.lease_owner = owner;
     claim->row.created_us = claim->row.updated_us = now_us;
@@ -241,7 +241,7 @@ static void judge(struct semel_key_claim *claim, struct semel_str owner, int64_t
         taken(claim, owner, now_us);
         claim->act = SEMEL_KEY_RUN;
         claim->why = SEMEL_STR("new");
-    } else if (claim->row.status == SEMEL_STATE_ABSENT) {
+    } else if (claim->row.status == SEMEL_ROW_ABSENT) {
         busy(claim); /* another transaction has inserted it, or is about to */
     } else {
         claim->act = semel__key_judge(&claim->row, &claim->want.fp, now_us, &claim->why);
@@ -354,7 +354,7 @@ static semel_status key_write(struct semel_store *store, const struct semel_key_
     assert(store->in_tx && batch->n_ends <= SEMEL_KEYS_MAX && batch->n_claims <= SEMEL_KEYS_MAX);
     for (size_t i = 0; i < batch->n_claims; i++) {
         claims[i].token = semel__token_new(batch->tokens, batch->rng, claims[i].effect, now_us, SEMEL_NONE);
-        claims[i].row = (struct semel_idempotency){.status = SEMEL_STATE_ABSENT};
+        claims[i].row = (struct semel_idempotency){.status = SEMEL_ROW_ABSENT};
         claims[i].again = claims[i].seen = false;
     }
     semel_status status = lock_free(db, batch, err);
@@ -459,7 +459,7 @@ semel_status semel_query_keys(struct semel_store *store, const struct semel_key_
                               struct semel_key_row **ret, size_t *ret_n, struct semel_error *err)
 {
     char statuses[RECORD_STATUSES];
-    const bool completed = (filter->statuses & 1u << SEMEL_STATE_COMPLETED) != 0;
+    const bool completed = (filter->statuses & 1u << SEMEL_ROW_COMPLETED) != 0;
     const struct args args = {.scope = filter->scope,
                               .after_key = after_key,
                               .statuses = semel__record_statuses(filter->statuses, statuses),

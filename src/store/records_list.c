@@ -120,17 +120,17 @@ struct listing {
 
 static bool held(enum semel_row_status state)
 {
-    return !semel__state_final(state) && state != SEMEL_STATE_PROCESSING && state != SEMEL_STATE_ABSENT;
+    return !semel__state_final(state) && state != SEMEL_ROW_PROCESSING && state != SEMEL_ROW_ABSENT;
 }
 
 static bool unended(enum semel_row_status state)
 {
-    return held(state) || state == SEMEL_STATE_PROCESSING;
+    return held(state) || state == SEMEL_ROW_PROCESSING;
 }
 
 static bool only(unsigned states, bool (*is)(enum semel_row_status))
 {
-    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
+    for (unsigned i = 0; i < SEMEL_ROW_COUNT; i++)
         if ((states & (1u << i)) != 0 && !is((enum semel_row_status)i))
             return false;
     return states != 0;
@@ -166,7 +166,7 @@ static semel_status add_walks(struct listing *l, struct semel_str consumer, stru
     semel_status status = SEMEL_OK;
     if (l->way != BY_HELD)
         return semel__db_list_put(&l->walks, &walk, err);
-    for (unsigned i = 0; status == SEMEL_OK && i < SEMEL_STATE_COUNT; i++) {
+    for (unsigned i = 0; status == SEMEL_OK && i < SEMEL_ROW_COUNT; i++) {
         walk.status = (enum semel_row_status)i;
         if ((l->args.filter.states & (1u << i)) != 0)
             status = semel__db_list_put(&l->walks, &walk, err);
@@ -564,7 +564,7 @@ static semel_status read_group(void *ctx, size_t item, const struct sql_row *row
     (void)item;
     semel_status status = semel__db_fill(row, SQL_FIELDS(group_fields), g->groups.arena, &read, err);
     g->capped = g->capped || read.capped;
-    if (status != SEMEL_OK || read.group.state == SEMEL_STATE_ABSENT)
+    if (status != SEMEL_OK || read.group.state == SEMEL_ROW_ABSENT)
         return status;
     return semel__db_list_put(&g->groups, &read.group, err);
 }

@@ -150,7 +150,7 @@ struct semel_str semel__record_statuses(unsigned states, char out[RECORD_STATUSE
     if (states == 0)
         return (struct semel_str){0};
     out[n++] = '|';
-    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++) {
+    for (unsigned i = 0; i < SEMEL_ROW_COUNT; i++) {
         struct semel_str name = semel__str(semel__row_status_name((enum semel_row_status)i));
         if ((states & (1u << i)) == 0 || n + name.n + 1 > RECORD_STATUSES)
             continue;
@@ -164,7 +164,7 @@ struct semel_str semel__record_statuses(unsigned states, char out[RECORD_STATUSE
 /* Are only states asked for that are in the index of what is not final? */
 static bool only_open(unsigned states)
 {
-    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
+    for (unsigned i = 0; i < SEMEL_ROW_COUNT; i++)
         if ((states & (1u << i)) != 0 && semel__state_final((enum semel_row_status)i))
             return false;
     return states != 0;

@@ -242,7 +242,7 @@ static semel_status command(struct sql *db, const struct semel_settle_batch *bat
     struct sql_noted applied = APPLIED(batch);
     bool may = batch->n_changes > 0;
     for (size_t i = 0; i < batch->n_changes; i++)
-        may = may && !batch->changes[i].remove && batch->changes[i].progress.state != SEMEL_STATE_PROCESSING;
+        may = may && !batch->changes[i].remove && batch->changes[i].progress.state != SEMEL_ROW_PROCESSING;
     if (!may)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "this role may give commands about stored messages, and handle none: it has no rights on "

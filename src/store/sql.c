@@ -244,7 +244,7 @@ static bool in_range(const struct sql_field *field, enum sql_kind kind, const st
 static bool put_coded(enum sql_kind kind, const struct sql_value *value, void *at)
 {
     if (kind == SQL_STATUS) {
-        *(enum semel_row_status *)at = SEMEL_STATE_ABSENT;
+        *(enum semel_row_status *)at = SEMEL_ROW_ABSENT;
         return semel__row_status_parse(value->text, at);
     }
     if (kind == SQL_CLASS) {

@@ -113,7 +113,7 @@ static void plant_parked(struct engine *engine, int64_t n, const char *prefix, c
     for (int64_t i = 0; n != UNSAID && i < n; i++) {
         int64_t version = engine->policy.order == SEMEL_ORDER_VERSION ? 1000 + i : -1;
         snprintf(id, sizeof id, "%s%lld", prefix, (long long)i);
-        case_other_row(id, (version + 1) * 16 + SEMEL_STATE_WAITING, &engine->policy, &row);
+        case_other_row(id, (version + 1) * 16 + SEMEL_ROW_WAITING, &engine->policy, &row);
         row.order_key = text(key);
         plant(engine->world, &row, NULL);
     }
@@ -127,7 +127,7 @@ static void plant_large(struct engine *engine, int64_t n)
 
     for (int64_t i = 0; n != UNSAID && i < n; i++) {
         snprintf(id, sizeof id, "l%lld", (long long)i);
-        case_other_row(id, i % 2 == 0 ? SEMEL_STATE_DEAD : SEMEL_STATE_QUARANTINED, &engine->policy, &row);
+        case_other_row(id, i % 2 == 0 ? SEMEL_ROW_DEAD : SEMEL_ROW_QUARANTINED, &engine->policy, &row);
         row.order_key = (struct semel_str){0};
         plant(engine->world, &row, NULL);
     }
@@ -156,7 +156,7 @@ static void plant_all(struct engine *engine)
     plant_parked(engine, given->parked_elsewhere, "q", "elsewhere");
     plant_large(engine, given->large);
     if (given->business == HELD_OTHER || given->business == HELD_BUSY) {
-        case_other_row("x", given->business == HELD_BUSY ? SEMEL_STATE_FAILED : SEMEL_STATE_COMPLETED, &engine->policy,
+        case_other_row("x", given->business == HELD_BUSY ? SEMEL_ROW_FAILED : SEMEL_ROW_COMPLETED, &engine->policy,
                        &row);
         row.order_key = (struct semel_str){0};
         plant(world, &row, "intent");
@@ -227,7 +227,7 @@ static bool raised(const struct kase *kase)
 static int64_t watermark(const struct engine *engine)
 {
     struct world *world = engine->world;
-    struct semel_admit item = item_of("probe", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("probe", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
 
     begin(world);
     admit(world, &item, 1);
@@ -491,7 +491,7 @@ static void compare_other(struct engine *engine, const char *id, int64_t said, i
     there = look(engine->world, id, &row, &damaged);
     if (!there || row.progress.state != OTHER_STATE(said))
         differ(engine->finding, "%s: expected %s, found %s", id, semel__row_status_name(OTHER_STATE(said)),
-               semel__row_status_name(there ? row.progress.state : SEMEL_STATE_ABSENT));
+               semel__row_status_name(there ? row.progress.state : SEMEL_ROW_ABSENT));
     if (there && due != UNSAID && row.progress.due_us != case_at(due))
         differ(engine->finding, "%s: due in %.3fs", id, (double)(row.progress.due_us - CASE_NOW) / 1e6);
     if (there && cls != UNSAID && row.progress.error_class != (enum semel_class)cls)
@@ -573,8 +573,8 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     struct semel_row after;
     bool damaged = false, there = look(engine->world, engine->kase->id, &after, &damaged);
 
-    *ret_move = (struct move){before != NULL ? before->state : SEMEL_STATE_ABSENT,
-                              there && !damaged ? after.progress.state : SEMEL_STATE_ABSENT,
+    *ret_move = (struct move){before != NULL ? before->state : SEMEL_ROW_ABSENT,
+                              there && !damaged ? after.progress.state : SEMEL_ROW_ABSENT,
                               engine->kase->becomes.unchanged != 1};
     if (damaged)
         return;

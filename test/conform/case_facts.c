@@ -112,11 +112,11 @@ struct semel_fp case_fp(int64_t body)
 
 static int64_t default_class(enum semel_row_status state)
 {
-    static const enum semel_class classes[SEMEL_STATE_COUNT] = {
-        [SEMEL_STATE_FAILED] = SEMEL_CLASS_TRANSIENT,   [SEMEL_STATE_WAITING] = SEMEL_CLASS_BLOCKED,
-        [SEMEL_STATE_REJECTED] = SEMEL_CLASS_REJECTED,  [SEMEL_STATE_UNKNOWN] = SEMEL_CLASS_UNKNOWN,
-        [SEMEL_STATE_DEAD] = SEMEL_CLASS_PERMANENT,     [SEMEL_STATE_STALE] = SEMEL_CLASS_STALE,
-        [SEMEL_STATE_PREVENTED] = SEMEL_CLASS_BUSINESS, [SEMEL_STATE_QUARANTINED] = SEMEL_CLASS_TOO_OLD,
+    static const enum semel_class classes[SEMEL_ROW_COUNT] = {
+        [SEMEL_ROW_FAILED] = SEMEL_CLASS_TRANSIENT,   [SEMEL_ROW_WAITING] = SEMEL_CLASS_BLOCKED,
+        [SEMEL_ROW_REJECTED] = SEMEL_CLASS_REJECTED,  [SEMEL_ROW_UNKNOWN] = SEMEL_CLASS_UNKNOWN,
+        [SEMEL_ROW_DEAD] = SEMEL_CLASS_PERMANENT,     [SEMEL_ROW_STALE] = SEMEL_CLASS_STALE,
+        [SEMEL_ROW_PREVENTED] = SEMEL_CLASS_BUSINESS, [SEMEL_ROW_QUARANTINED] = SEMEL_CLASS_TOO_OLD,
     };
 
     return classes[state];
@@ -124,8 +124,8 @@ static int64_t default_class(enum semel_row_status state)
 
 static int64_t default_attempts(enum semel_row_status state)
 {
-    return state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_COMPLETED || state == SEMEL_STATE_FAILED ||
-           state == SEMEL_STATE_REJECTED || state == SEMEL_STATE_UNKNOWN || state == SEMEL_STATE_DEAD;
+    return state == SEMEL_ROW_PROCESSING || state == SEMEL_ROW_COMPLETED || state == SEMEL_ROW_FAILED ||
+           state == SEMEL_ROW_REJECTED || state == SEMEL_ROW_UNKNOWN || state == SEMEL_ROW_DEAD;
 }
 
 int64_t case_token(const char *id, int64_t claimed)
@@ -153,7 +153,7 @@ static void fill_row(const char *id, const struct case_row *said, const struct s
                      struct semel_row *row)
 {
     enum semel_row_status state = (enum semel_row_status)said->state;
-    bool leased = state == SEMEL_STATE_PROCESSING;
+    bool leased = state == SEMEL_ROW_PROCESSING;
 
     *row = (struct semel_row){
         .source = SEMEL_STR("s"),
@@ -174,7 +174,7 @@ static void fill_row(const char *id, const struct case_row *said, const struct s
         .attempts_before = (int)or_else(said->before, 0),
         .retries = (int)or_else(said->retries, 0),
         .alone = said->alone == 1,
-        .due_us = case_at(or_else(said->due, state == SEMEL_STATE_FAILED ? 10 * SECOND : NEVER)),
+        .due_us = case_at(or_else(said->due, state == SEMEL_ROW_FAILED ? 10 * SECOND : NEVER)),
         .processed_us = semel__state_final(state) ? case_at(or_else(said->processed, -60 * SECOND)) : SEMEL_NONE,
         .lease_owner = leased ? SEMEL_STR("worker-0") : (struct semel_str){0},
         .lease_until_us = leased ? case_at(or_else(said->lease, 60 * SECOND)) : SEMEL_NONE,
@@ -325,11 +325,11 @@ void compare_progress(const struct kase *kase, const struct semel_policy *policy
                       const struct semel_progress *after, struct finding *finding)
 {
     const struct case_row *said = &kase->becomes.row;
-    enum semel_row_status expected = kase->becomes.absent == 1      ? SEMEL_STATE_ABSENT
+    enum semel_row_status expected = kase->becomes.absent == 1      ? SEMEL_ROW_ABSENT
                                      : kase->becomes.unchanged != 1 ? (enum semel_row_status)said->state
                                      : before != NULL               ? before->state
-                                                                    : SEMEL_STATE_ABSENT;
-    enum semel_row_status found = after != NULL ? after->state : SEMEL_STATE_ABSENT;
+                                                                    : SEMEL_ROW_ABSENT;
+    enum semel_row_status found = after != NULL ? after->state : SEMEL_ROW_ABSENT;
 
     if (expected != found) {
         differ(finding, "status: expected %s, found %s", semel__row_status_name(expected),

@@ -126,7 +126,7 @@ static bool read_state(struct semel_str value, int64_t *ret)
 {
     enum semel_row_status state;
 
-    if (!semel__row_status_parse(value, &state) || state == SEMEL_STATE_ABSENT)
+    if (!semel__row_status_parse(value, &state) || state == SEMEL_ROW_ABSENT)
         return false;
     *ret = state;
     return true;

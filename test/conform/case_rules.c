@@ -34,7 +34,7 @@ static void stand(struct semel_key *key, enum semel_row_status state, int64_t ar
 
     if (!semel__state_unfinished(state))
         return;
-    key->open |= state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN;
+    key->open |= state == SEMEL_ROW_PROCESSING || state == SEMEL_ROW_UNKNOWN;
     if (!first)
         return;
     key->head_arrival = arrival;
@@ -58,14 +58,14 @@ static void find_key(struct rules *rules)
                                     .head_version = SEMEL_NONE};
     case_skipped(given->skipped, rules->skipped, &rules->key.n_skipped);
     if (given->ahead != UNSAID)
-        stand(&rules->key, is_waiter(given->ahead) ? SEMEL_STATE_STALE : OTHER_STATE(given->ahead), ARRIVAL_AHEAD,
+        stand(&rules->key, is_waiter(given->ahead) ? SEMEL_ROW_STALE : OTHER_STATE(given->ahead), ARRIVAL_AHEAD,
               OTHER_VERSION(given->ahead));
     for (int64_t i = 0; given->parked != UNSAID && i < given->parked; i++, rules->key.parked++)
-        stand(&rules->key, SEMEL_STATE_WAITING, ARRIVAL_PARKED + i, rules->key.by_version ? 1000 + i : SEMEL_NONE);
+        stand(&rules->key, SEMEL_ROW_WAITING, ARRIVAL_PARKED + i, rules->key.by_version ? 1000 + i : SEMEL_NONE);
     if (case_has_row(rules->kase) && semel__progress_in_order(&rules->row.progress))
         stand(&rules->key, rules->row.progress.state, ARRIVAL_M, rules->row.version);
     if (given->behind != UNSAID)
-        stand(&rules->key, is_waiter(given->behind) ? SEMEL_STATE_STALE : OTHER_STATE(given->behind), ARRIVAL_BEHIND,
+        stand(&rules->key, is_waiter(given->behind) ? SEMEL_ROW_STALE : OTHER_STATE(given->behind), ARRIVAL_BEHIND,
               OTHER_VERSION(given->behind));
 }
 
@@ -173,7 +173,7 @@ static void follow(struct rules *rules, const struct semel__verdict *v)
 {
     struct semel_progress before = rules->there ? rules->progress : unborn();
 
-    if (v->changes && v->becomes == SEMEL_STATE_ABSENT) {
+    if (v->changes && v->becomes == SEMEL_ROW_ABSENT) {
         rules->there = false;
     } else if (v->changes) {
         semel__progress_verdict(v, &before, rules->msg.defect_text, CASE_NOW, &rules->progress);
@@ -244,7 +244,7 @@ static bool happen(struct rules *rules, struct finding *finding)
         semel__progress_recover(&rules->policy, &before, CASE_NOW, &rules->rng, &rules->progress);
         return true;
     case OP_RETRY:
-        if (before.state == SEMEL_STATE_DEAD && before.error_class == SEMEL_CLASS_GAP && rules->kase->when.force != 1)
+        if (before.state == SEMEL_ROW_DEAD && before.error_class == SEMEL_CLASS_GAP && rules->kase->when.force != 1)
             semel__progress_rejudge(&before, CASE_NOW, &rules->progress);
         else
             semel__progress_retry(&before, CASE_NOW, &rules->progress);
@@ -284,8 +284,8 @@ bool case_run_rules(const struct kase *kase, struct finding *finding, struct mov
         return false;
     compare_progress(kase, &rules.policy, case_has_row(kase) ? &rules.row.progress : NULL,
                      rules.there ? &rules.progress : NULL, finding);
-    *ret_move = (struct move){case_has_row(kase) ? rules.row.progress.state : SEMEL_STATE_ABSENT,
-                              rules.there ? rules.progress.state : SEMEL_STATE_ABSENT, kase->becomes.unchanged != 1};
+    *ret_move = (struct move){case_has_row(kase) ? rules.row.progress.state : SEMEL_ROW_ABSENT,
+                              rules.there ? rules.progress.state : SEMEL_ROW_ABSENT, kase->becomes.unchanged != 1};
     if (!rules.there)
         return true;
     if (ret_move->made && ret_move->from != ret_move->to && !semel__move_legal(ret_move->from, ret_move->to))

@@ -22,7 +22,7 @@ struct account {
     const char *only;
     char names[CASES_MAX][128];
     int cases, failed, left_out;
-    bool made[SEMEL_STATE_COUNT][SEMEL_STATE_COUNT];
+    bool made[SEMEL_ROW_COUNT][SEMEL_ROW_COUNT];
 };
 
 static bool known_name(struct account *account, const char *name)
@@ -38,7 +38,7 @@ static bool known_name(struct account *account, const char *name)
 static void run_case(struct account *account, const struct kase *kase)
 {
     struct finding finding = {.n = 0};
-    struct move move = {SEMEL_STATE_ABSENT, SEMEL_STATE_ABSENT, false};
+    struct move move = {SEMEL_ROW_ABSENT, SEMEL_ROW_ABSENT, false};
     bool ran;
 
     if (known_name(account, kase->name))
@@ -62,8 +62,8 @@ static void run_case(struct account *account, const struct kase *kase)
 /* Every legal move is made by a case; every move that was made is legal. */
 static void check_moves(struct account *account)
 {
-    for (unsigned from = 0; from < SEMEL_STATE_COUNT; from++)
-        for (unsigned to = 0; to < SEMEL_STATE_COUNT; to++) {
+    for (unsigned from = 0; from < SEMEL_ROW_COUNT; from++)
+        for (unsigned to = 0; to < SEMEL_ROW_COUNT; to++) {
             const char *a = semel__row_status_name((enum semel_row_status)from),
                        *b = semel__row_status_name((enum semel_row_status)to);
             bool legal = semel__move_legal((enum semel_row_status)from, (enum semel_row_status)to);

@@ -48,7 +48,7 @@ enum { ID_UUID7, ID_ULID, ID_NUMBER };
 
 /* Another row of the same key: its status and version in one number. */
 #define OTHER_WAITER 15 /* waiting for a business key */
-#define OTHER_STATE(other) ((other) % 16 == OTHER_WAITER ? SEMEL_STATE_WAITING : (enum semel_row_status)((other) % 16))
+#define OTHER_STATE(other) ((other) % 16 == OTHER_WAITER ? SEMEL_ROW_WAITING : (enum semel_row_status)((other) % 16))
 #define OTHER_VERSION(other) ((other) / 16 - 1 < 0 ? SEMEL_NONE : (other) / 16 - 1)
 
 /* Versions from one to another, in one number. */

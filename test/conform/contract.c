@@ -20,13 +20,13 @@ struct semel_progress progress_as(enum semel_row_status state)
                                       .lease_until_us = SEMEL_NONE,
                                       .lease_token = SEMEL_NONE};
 
-    if (state == SEMEL_STATE_PROCESSING) {
+    if (state == SEMEL_ROW_PROCESSING) {
         progress.attempts = 1;
         progress.lease_owner = SEMEL_STR("worker-1");
         progress.lease_until_us = T0 + 60 * SECOND;
         progress.lease_token = ++last_token; /* no two alike, as core gives them */
     }
-    if (state == SEMEL_STATE_FAILED) {
+    if (state == SEMEL_ROW_FAILED) {
         progress.attempts = 1;
         progress.due_us = T0 + 10 * SECOND;
         progress.error_class = SEMEL_CLASS_TRANSIENT;

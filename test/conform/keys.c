@@ -74,24 +74,24 @@ static struct semel_idempotency given(const char *column)
     static struct semel_tokens tokens;
     const char *status = word(column, "row", "absent");
     struct semel_idempotency row = {.scope = SEMEL_STR("alice"), .key = SEMEL_STR("key-00001")};
-    row.status = status[0] == 'p'   ? SEMEL_STATE_PROCESSING
-                 : status[0] == 'c' ? SEMEL_STATE_COMPLETED
-                 : status[0] == 'u' ? SEMEL_STATE_UNKNOWN
-                                    : SEMEL_STATE_ABSENT;
-    bool completed = row.status == SEMEL_STATE_COMPLETED;
+    row.status = status[0] == 'p'   ? SEMEL_ROW_PROCESSING
+                 : status[0] == 'c' ? SEMEL_ROW_COMPLETED
+                 : status[0] == 'u' ? SEMEL_ROW_UNKNOWN
+                                    : SEMEL_ROW_ABSENT;
+    bool completed = row.status == SEMEL_ROW_COMPLETED;
     row.created_us = row.updated_us = world->now_us - 3600 * SECOND;
     row.token = semel__token_new(&tokens, &world->rng, effect_of(word(column, "claimed", "outside")), row.created_us,
                                  SEMEL_NONE);
     row.fp = print_of(word(column, "fp", "A"));
     row.answer_us = SEMEL_ANSWER_US;
     row.keep_us = SEMEL_KEEP_US;
-    row.lease_until_us = row.status == SEMEL_STATE_PROCESSING ? time_of(word(column, "lease", "+60s")) : SEMEL_NONE;
+    row.lease_until_us = row.status == SEMEL_ROW_PROCESSING ? time_of(word(column, "lease", "+60s")) : SEMEL_NONE;
     row.code = completed ? 201 : SEMEL_NONE;
     row.answer_until_us = completed ? time_of(word(column, "answer", "+24h")) : SEMEL_NONE;
     row.key_until_us = completed ? time_of(word(column, "key", "+30d")) : SEMEL_NONE;
     if (completed && strcmp(word(column, "body", "yes"), "yes") == 0)
         row.body = SEMEL_STR(BODY);
-    if (row.status == SEMEL_STATE_UNKNOWN)
+    if (row.status == SEMEL_ROW_UNKNOWN)
         row.cause = semel__str(word(column, "cause", "timeout"));
     return row;
 }
@@ -126,7 +126,7 @@ static void plant(const struct semel_idempotency *row)
     }
     if (semel__str_given(row->body))
         snprintf(body, sizeof body, pg ? "convert_to('%s', 'UTF8')" : "CAST('%s' AS BLOB)", BODY);
-    bool completed = row->status == SEMEL_STATE_COMPLETED;
+    bool completed = row->status == SEMEL_ROW_COMPLETED;
     const char *status = semel__row_status_name(row->status);
     char code[16] = "NULL", cause[40] = "NULL";
     if (completed)
@@ -205,7 +205,7 @@ static void happen(const struct spec *spec, const struct semel_idempotency *row,
     struct semel_idempotency after;
     assert_ok(world,
               keys()->read(world->store, SEMEL_STR("alice"), SEMEL_STR("key-00001"), &world->arena, &after, err));
-    if (strncmp(when, "begin", 5) == 0 && after.status == SEMEL_STATE_PROCESSING && after.token != row->token)
+    if (strncmp(when, "begin", 5) == 0 && after.status == SEMEL_ROW_PROCESSING && after.token != row->token)
         return;
     assert_ok(world, semel_store_commit(world->store, err));
 }
@@ -235,20 +235,20 @@ static void check_row(const struct spec *spec, const struct semel_idempotency *b
     const char *becomes = spec->column[4], *text;
     if (strcmp(becomes, "unchanged") == 0) {
         CHECK(spec, "status", after->status == before->status);
-        CHECK(spec, "token", before->status == SEMEL_STATE_ABSENT || after->token == before->token);
+        CHECK(spec, "token", before->status == SEMEL_ROW_ABSENT || after->token == before->token);
         CHECK(spec, "lease", after->lease_until_us == before->lease_until_us);
         CHECK(spec, "body", semel__str_given(after->body) == semel__str_given(before->body));
         CHECK(spec, "cause", after->cause.n == before->cause.n);
         return;
     }
     CHECK(spec, "status", strncmp(becomes, semel__row_status_name(after->status), strcspn(becomes, " ")) == 0);
-    if (after->status == SEMEL_STATE_ABSENT)
+    if (after->status == SEMEL_ROW_ABSENT)
         return;
     check_times(spec, after);
     if ((text = word(becomes, "token", NULL)) != NULL)
         CHECK(spec, "token",
               text[0] == 's' ? after->token == before->token
-                             : before->status == SEMEL_STATE_ABSENT || after->token > before->token);
+                             : before->status == SEMEL_ROW_ABSENT || after->token > before->token);
     if ((text = word(becomes, "cause", NULL)) != NULL)
         CHECK(spec, "cause", strcmp(text, "none") == 0 ? after->cause.n == 0 : semel__str_eqz(after->cause, text));
     if ((text = word(becomes, "body", NULL)) != NULL)
@@ -263,7 +263,7 @@ static void run_store(const struct spec *spec, const struct semel_idempotency *r
 {
     char verdict[64];
     struct semel_idempotency after;
-    if (row->status != SEMEL_STATE_ABSENT)
+    if (row->status != SEMEL_ROW_ABSENT)
         plant(row);
     happen(spec, row, verdict);
     if (strcmp(verdict, spec->column[3]) != 0)

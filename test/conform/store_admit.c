@@ -10,8 +10,8 @@
 static void first_arrival_is_inserted_and_the_second_is_refused_with_the_row_that_is_there(void **state)
 {
     struct world *world = *state;
-    struct semel_admit first = item_of("m1", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
-    struct semel_admit second = item_of("m1", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
+    struct semel_admit first = item_of("m1", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit second = item_of("m1", SEMEL_ROW_PROCESSING, NULL, SEMEL_NONE);
 
     begin(world);
     admit(world, &first, 1);
@@ -29,7 +29,7 @@ static void first_arrival_is_inserted_and_the_second_is_refused_with_the_row_tha
 static void row_inserted_by_this_transaction_is_found_by_its_second_admit(void **state)
 {
     struct world *world = *state;
-    struct semel_admit first = item_of("m1", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit first = item_of("m1", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     struct semel_admit second = first;
 
     begin(world);
@@ -44,7 +44,7 @@ static void row_inserted_by_this_transaction_is_found_by_its_second_admit(void *
 static void found_row_equals_what_was_put_byte_for_byte(void **state)
 {
     struct world *world = *state;
-    struct semel_admit item = item_of("it's \"m\\1\" \xF0\x9F\x90\x98%_", SEMEL_STATE_FAILED, "k'ey\xC3\xA9", 42);
+    struct semel_admit item = item_of("it's \"m\\1\" \xF0\x9F\x90\x98%_", SEMEL_ROW_FAILED, "k'ey\xC3\xA9", 42);
     struct semel_admit again;
     struct semel_key key = {.key = item.row.order_key};
 
@@ -78,8 +78,8 @@ static void found_row_equals_what_was_put_byte_for_byte(void **state)
 static void payload_and_headers_are_stored_only_when_they_are_kept(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("kept", SEMEL_STATE_FAILED, NULL, SEMEL_NONE),
-                                  item_of("not", SEMEL_STATE_FAILED, NULL, SEMEL_NONE)};
+    struct semel_admit items[] = {item_of("kept", SEMEL_ROW_FAILED, NULL, SEMEL_NONE),
+                                  item_of("not", SEMEL_ROW_FAILED, NULL, SEMEL_NONE)};
 
     items[0].row.payload = items[1].row.payload = SEMEL_STR("p");
     items[0].row.headers = items[1].row.headers = SEMEL_STR("{}");
@@ -100,7 +100,7 @@ static void payload_and_headers_are_stored_only_when_they_are_kept(void **state)
 static void empty_payload_that_is_kept_is_not_a_missing_one(void **state)
 {
     struct world *world = *state;
-    struct semel_admit item = item_of("m", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("m", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
 
     item.row.payload = SEMEL_STR("");
     item.row.headers = SEMEL_STR("{}");
@@ -116,8 +116,8 @@ static void empty_payload_that_is_kept_is_not_a_missing_one(void **state)
 static void same_id_of_another_source_or_consumer_is_another_message(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("m", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("m", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE)};
+    struct semel_admit items[] = {item_of("m", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("m", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE)};
     struct semel_admit other = items[0];
     struct semel_admit_batch batch = {.consumer = SEMEL_STR("d"), .now_us = T0, .items = &other, .n_items = 1};
 
@@ -133,10 +133,10 @@ static void same_id_of_another_source_or_consumer_is_another_message(void **stat
 static void ids_are_compared_by_bytes(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("A", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("a ", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("\xC3\xA4", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE)};
+    struct semel_admit items[] = {item_of("A", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("a ", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("\xC3\xA4", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE)};
 
     begin(world);
     admit(world, items, 4);
@@ -149,11 +149,11 @@ static void ids_are_compared_by_bytes(void **state)
 static void arrivals_follow_the_places_and_ascend_across_batches(void **state)
 {
     struct world *world = *state;
-    struct semel_admit first[] = {item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("c", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE)};
-    struct semel_admit second[] = {item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                   item_of("d", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE)};
+    struct semel_admit first[] = {item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("c", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE)};
+    struct semel_admit second[] = {item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                   item_of("d", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE)};
 
     first[0].place = 2;
     first[1].place = 0;
@@ -176,22 +176,22 @@ static void arrivals_follow_the_places_and_ascend_across_batches(void **state)
 static void arrivals_ascend_after_a_rollback_too(void **state)
 {
     struct world *world = *state;
-    struct semel_admit item = item_of("b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     int64_t arrival;
 
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     arrival = fetch(world, "a")->arrival;
     begin(world);
     admit(world, &item, 1);
     semel_store_rollback(world->store);
-    put(world, "c", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "c", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     assert_true(fetch(world, "c")->arrival > arrival);
 }
 
 static void a_claim_keeps_the_token_that_it_was_given(void **state)
 {
     struct world *world = *state;
-    struct semel_admit item = item_of("a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("a", SEMEL_ROW_PROCESSING, NULL, SEMEL_NONE);
 
     item.row.progress.lease_token = INT64_MAX;
     begin(world);
@@ -205,16 +205,16 @@ static void a_claim_keeps_the_token_that_it_was_given(void **state)
 static void a_token_that_another_message_has_is_contention(void **state)
 {
     struct world *world = *state;
-    struct semel_admit item = item_of("b", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
-    struct semel_change change = change_of("c", SEMEL_STATE_FAILED, SEMEL_STATE_PROCESSING);
+    struct semel_admit item = item_of("b", SEMEL_ROW_PROCESSING, NULL, SEMEL_NONE);
+    struct semel_change change = change_of("c", SEMEL_ROW_FAILED, SEMEL_ROW_PROCESSING);
     struct semel_admit_batch batch = {.consumer = SEMEL_STR("c"), .now_us = T0, .items = &item, .n_items = 1};
     struct semel_settle_batch changes = {
         .consumer = SEMEL_STR("c"), .worker = SEMEL_STR("worker-1"), .now_us = T0, .changes = &change, .n_changes = 1};
 
     if (strcmp(world->store->ops->name, "mem") == 0)
         return; /* it has no index of tokens: one inbox never gives the same twice */
-    put(world, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
-    put(world, "c", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_PROCESSING, NULL, SEMEL_NONE);
+    put(world, "c", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     item.row.progress.lease_token = change.progress.lease_token = fetch(world, "a")->progress.lease_token;
     change.updated_us = T0;
     begin(world);
@@ -244,20 +244,20 @@ static void facts_of_a_key_are_those_of_its_unfinished_rows(void **state)
     struct world *world = *state;
 
     assert_facts(facts(world, "k", false), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
-    put(world, "a", SEMEL_STATE_COMPLETED, "k", 1);
-    put(world, "b", SEMEL_STATE_FAILED, "k", 9);
-    put(world, "c", SEMEL_STATE_WAITING, "k", 3);
-    put(world, "d", SEMEL_STATE_WAITING, "k", 5);
-    put(world, "e", SEMEL_STATE_WAITING, "other", 1);
-    put(world, "f", SEMEL_STATE_QUARANTINED, "k", 0);
+    put(world, "a", SEMEL_ROW_COMPLETED, "k", 1);
+    put(world, "b", SEMEL_ROW_FAILED, "k", 9);
+    put(world, "c", SEMEL_ROW_WAITING, "k", 3);
+    put(world, "d", SEMEL_ROW_WAITING, "k", 5);
+    put(world, "e", SEMEL_ROW_WAITING, "other", 1);
+    put(world, "f", SEMEL_ROW_QUARANTINED, "k", 0);
     assert_facts(facts(world, "k", false), SEMEL_NONE, fetch(world, "b")->arrival, 9, 2);
     assert_facts(facts(world, "k", true), SEMEL_NONE, fetch(world, "c")->arrival, 3, 2);
-    assert_true(move(world, "b", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED));
+    assert_true(move(world, "b", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED));
     assert_facts(facts(world, "k", false), SEMEL_NONE, fetch(world, "c")->arrival, 3, 2);
-    assert_true(move(world, "c", SEMEL_STATE_WAITING, SEMEL_STATE_DEAD));
+    assert_true(move(world, "c", SEMEL_ROW_WAITING, SEMEL_ROW_DEAD));
     assert_facts(facts(world, "k", false), SEMEL_NONE, fetch(world, "c")->arrival, 3, 1);
-    assert_true(move(world, "c", SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED));
-    assert_true(move(world, "d", SEMEL_STATE_WAITING, SEMEL_STATE_STALE));
+    assert_true(move(world, "c", SEMEL_ROW_DEAD, SEMEL_ROW_REJECTED));
+    assert_true(move(world, "d", SEMEL_ROW_WAITING, SEMEL_ROW_STALE));
     assert_facts(facts(world, "k", false), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
     assert_facts(facts(world, "k", true), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
 }
@@ -265,16 +265,16 @@ static void facts_of_a_key_are_those_of_its_unfinished_rows(void **state)
 static void every_unfinished_status_holds_its_key(void **state)
 {
     struct world *world = *state;
-    static const enum semel_row_status holds[] = {SEMEL_STATE_PROCESSING, SEMEL_STATE_FAILED, SEMEL_STATE_WAITING,
-                                                  SEMEL_STATE_UNKNOWN, SEMEL_STATE_DEAD};
-    static const enum semel_row_status frees[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_REJECTED, SEMEL_STATE_STALE,
-                                                  SEMEL_STATE_PREVENTED, SEMEL_STATE_QUARANTINED};
+    static const enum semel_row_status holds[] = {SEMEL_ROW_PROCESSING, SEMEL_ROW_FAILED, SEMEL_ROW_WAITING,
+                                                  SEMEL_ROW_UNKNOWN, SEMEL_ROW_DEAD};
+    static const enum semel_row_status frees[] = {SEMEL_ROW_COMPLETED, SEMEL_ROW_REJECTED, SEMEL_ROW_STALE,
+                                                  SEMEL_ROW_PREVENTED, SEMEL_ROW_QUARANTINED};
 
     for (size_t i = 0; i < COUNT(holds); i++) {
         char id[] = {'h', (char)('0' + i), '\0'};
         put(world, id, holds[i], id, SEMEL_NONE);
         assert_facts(facts(world, id, false), SEMEL_NONE, fetch(world, id)->arrival, SEMEL_NONE,
-                     holds[i] == SEMEL_STATE_WAITING);
+                     holds[i] == SEMEL_ROW_WAITING);
     }
     for (size_t i = 0; i < COUNT(frees); i++) {
         char id[] = {'f', (char)('0' + i), '\0'};
@@ -286,7 +286,7 @@ static void every_unfinished_status_holds_its_key(void **state)
 static void facts_do_not_count_rows_that_this_transaction_inserted(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("a", SEMEL_STATE_WAITING, "k", 1), item_of("b", SEMEL_STATE_WAITING, "k", 2)};
+    struct semel_admit items[] = {item_of("a", SEMEL_ROW_WAITING, "k", 1), item_of("b", SEMEL_ROW_WAITING, "k", 2)};
     struct semel_key key = {.key = SEMEL_STR("k")};
 
     items[1].place = 1;
@@ -300,7 +300,7 @@ static void facts_do_not_count_rows_that_this_transaction_inserted(void **state)
 static void facts_do_not_count_rows_of_an_earlier_admit_in_this_transaction(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("a", SEMEL_STATE_WAITING, "k", 1), item_of("b", SEMEL_STATE_WAITING, "k", 2)};
+    struct semel_admit items[] = {item_of("a", SEMEL_ROW_WAITING, "k", 1), item_of("b", SEMEL_ROW_WAITING, "k", 2)};
     struct semel_key key = {.key = SEMEL_STR("k")};
 
     begin(world);
@@ -317,7 +317,7 @@ static void facts_of_one_consumer_are_not_those_of_another(void **state)
     struct semel_key key = {.key = SEMEL_STR("k")};
     struct semel_fetch_batch batch = {.consumer = SEMEL_STR("d"), .keys = &key, .n_keys = 1};
 
-    put(world, "a", SEMEL_STATE_WAITING, "k", 4);
+    put(world, "a", SEMEL_ROW_WAITING, "k", 4);
     begin(world);
     assert_ok(world, semel_store_fetch(world->store, &batch, &world->arena, &world->err));
     semel_store_rollback(world->store);
@@ -329,10 +329,10 @@ static void parked_rows_of_the_route_are_counted_up_to_a_bound(void **state)
     struct world *world = *state;
     int64_t n = 0;
 
-    put(world, "a", SEMEL_STATE_WAITING, "k1", SEMEL_NONE);
-    put(world, "b", SEMEL_STATE_WAITING, "k2", SEMEL_NONE);
-    put(world, "c", SEMEL_STATE_FAILED, "k2", SEMEL_NONE);
-    put(world, "d", SEMEL_STATE_WAITING, "k2", SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_WAITING, "k1", SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_WAITING, "k2", SEMEL_NONE);
+    put(world, "c", SEMEL_ROW_FAILED, "k2", SEMEL_NONE);
+    put(world, "d", SEMEL_ROW_WAITING, "k2", SEMEL_NONE);
     begin(world);
     assert_ok(world, semel_store_parked(world->store, SEMEL_STR("c"), 100, &n, &world->err));
     assert_int_equal(n, 3);
@@ -360,11 +360,11 @@ static void large_rows_that_nobody_runs_are_counted_up_to_a_bound(void **state)
     struct world *world = *state;
     int64_t n = 0;
 
-    put_payload(world, "a", SEMEL_STATE_DEAD, "12345");
-    put_payload(world, "b", SEMEL_STATE_QUARANTINED, "12345");
-    put_payload(world, "c", SEMEL_STATE_FAILED, "12345");
-    put_payload(world, "d", SEMEL_STATE_DEAD, "123456");
-    put(world, "e", SEMEL_STATE_DEAD, NULL, SEMEL_NONE);
+    put_payload(world, "a", SEMEL_ROW_DEAD, "12345");
+    put_payload(world, "b", SEMEL_ROW_QUARANTINED, "12345");
+    put_payload(world, "c", SEMEL_ROW_FAILED, "12345");
+    put_payload(world, "d", SEMEL_ROW_DEAD, "123456");
+    put(world, "e", SEMEL_ROW_DEAD, NULL, SEMEL_NONE);
     begin(world);
     assert_ok(world, semel_store_large(world->store, SEMEL_STR("c"), 4, 100, &n, &world->err));
     assert_int_equal(n, 3);
@@ -452,12 +452,12 @@ static void raise_to(struct world *world, const char *source, int64_t watermark_
 static void watermark_is_read_with_every_arrival_whether_it_was_inserted_or_not(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE)};
+    struct semel_admit items[] = {item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE)};
 
     items[2].row.source = SEMEL_STR("s2");
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     begin(world);
     raise_to(world, "s", T0 - 5);
     commit(world);
@@ -474,7 +474,7 @@ static void watermark_is_read_with_every_arrival_whether_it_was_inserted_or_not(
 static void watermark_is_raised_and_never_lowered(void **state)
 {
     struct world *world = *state;
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
 
     begin(world);
     raise_to(world, "s", 100);
@@ -490,12 +490,12 @@ static void watermark_is_raised_and_never_lowered(void **state)
 static void damaged_row_is_reported_and_spares_its_neighbours(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE)};
+    struct semel_admit items[] = {item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE)};
     struct semel_fetched fetched = {.source = SEMEL_STR("s"), .id = SEMEL_STR("a")};
     struct semel_fetch_batch batch = {.consumer = SEMEL_STR("c"), .items = &fetched, .n_items = 1};
 
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     assert_true(world->driver->damage(world, "s", "a"));
     begin(world);
     admit(world, items, 2);
@@ -516,13 +516,13 @@ static void fetch_reads_what_is_there_and_says_what_is_not(void **state)
                                     {.source = SEMEL_STR("s2"), .id = SEMEL_STR("a")}};
     struct semel_fetch_batch batch = {.consumer = SEMEL_STR("c"), .items = items, .n_items = 3};
 
-    put(world, "b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     begin(world);
     assert_ok(world, semel_store_fetch(world->store, &batch, &world->arena, &world->err));
     commit(world);
     assert_false(items[0].present);
     assert_true(items[1].present && !items[1].damaged);
-    assert_int_equal(items[1].row.progress.state, SEMEL_STATE_FAILED);
+    assert_int_equal(items[1].row.progress.state, SEMEL_ROW_FAILED);
     assert_false(items[2].present);
 }
 

@@ -47,7 +47,7 @@ static void admit_for(struct world *world, const char *consumer, const char *id,
 static void put_row(struct world *world, const char *consumer, const char *id)
 {
     begin(world);
-    admit_for(world, consumer, id, SEMEL_STATE_COMPLETED);
+    admit_for(world, consumer, id, SEMEL_ROW_COMPLETED);
     commit(world);
 }
 
@@ -153,7 +153,7 @@ static void settings_after_a_savepoint_are_undone_alone(void **state)
     assert_ok(world, semel_store_savepoint(world->store, &world->err));
     put_settings(world, "c", text("{\"a\": 2}"));
     put_settings(world, "d", text("{}"));
-    admit_for(world, "e", "a", SEMEL_STATE_FAILED);
+    admit_for(world, "e", "a", SEMEL_ROW_FAILED);
     assert_string_equal(names(world), "c d e ");
     assert_ok(world, semel_store_rollback_to(world->store, &world->err));
     assert_str(get_settings(world, world->store, "c"), "{\"a\": 1}");
@@ -247,11 +247,11 @@ static void rows_that_are_not_committed_list_nobody(void **state)
 
     if (world->other == NULL)
         skip();
-    put(world, "a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE); /* of consumer "c" */
+    put(world, "a", SEMEL_ROW_FAILED, NULL, SEMEL_NONE); /* of consumer "c" */
     begin(world);
-    struct semel_change change = change_of("a", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
+    struct semel_change change = change_of("a", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED);
     settle(world, &change, 1);
-    admit_for(world, "new", "a", SEMEL_STATE_COMPLETED);
+    admit_for(world, "new", "a", SEMEL_ROW_COMPLETED);
     assert_string_equal(names(world), "c new ");
     assert_string_equal(names_of(world, world->other, NULL, 9), "c ");
     semel_store_rollback(world->store);

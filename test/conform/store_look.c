@@ -33,8 +33,8 @@ static const char *seen_by_other(struct world *world, const struct semel_scan *s
 static void what_is_not_committed_is_seen_by_nobody_else(void **state)
 {
     struct world *world = *state;
-    struct semel_change change = change_of("a", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
-    struct semel_admit item = item_of("b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    struct semel_change change = change_of("a", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED);
+    struct semel_admit item = item_of("b", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     const struct semel_scan all = {.kind = SEMEL_SCAN_ALL, .consumer = SEMEL_STR("c"), .max = 9};
     const struct semel_scan due = {.kind = SEMEL_SCAN_DUE,
                                    .consumer = SEMEL_STR("c"),
@@ -43,7 +43,7 @@ static void what_is_not_committed_is_seen_by_nobody_else(void **state)
 
     if (world->other == NULL)
         skip();
-    put(world, "a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     begin(world);
     settle(world, &change, 1);
     admit(world, &item, 1);
@@ -96,9 +96,9 @@ static void audit_one(struct world *world)
 /* Writes to every table: row m, key k, an attempt, a conflict, an event, an audit line, a watermark. */
 static void write_everything(struct world *world)
 {
-    struct semel_admit item = item_of("m", SEMEL_STATE_WAITING, "k", 1);
+    struct semel_admit item = item_of("m", SEMEL_ROW_WAITING, "k", 1);
     struct semel_key key = {.key = SEMEL_STR("k")};
-    struct semel_change change = change_of("old", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
+    struct semel_change change = change_of("old", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED);
     struct semel_key_change key_change = {.key = SEMEL_STR("k"), .last_version = 5, .wake = true};
     struct semel__msg msg;
     const struct semel__msg *conflict = &msg;
@@ -126,14 +126,14 @@ static void write_everything(struct world *world)
 
 static void assert_nothing_written(struct world *world)
 {
-    struct semel_admit item = item_of("probe", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("probe", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
 
     assert_string_equal(all_ids(world), "old ");
     assert_int_equal(world->driver->attempts(world, "s", "old"), 0);
     assert_int_equal(world->driver->conflicts(world, "s", "old"), 0);
     assert_int_equal(world->driver->events(world), 0);
     assert_int_equal(world->driver->audits(world), 0);
-    assert_int_equal(fetch(world, "old")->progress.state, SEMEL_STATE_FAILED);
+    assert_int_equal(fetch(world, "old")->progress.state, SEMEL_ROW_FAILED);
     assert_int_equal(facts(world, "k", false).last_version, SEMEL_NONE);
     assert_int_equal(facts(world, "k", false).parked, 0);
     begin(world);
@@ -146,7 +146,7 @@ static void rollback_undoes_everything(void **state)
 {
     struct world *world = *state;
 
-    put(world, "old", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "old", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     begin(world);
     write_everything(world);
     semel_store_rollback(world->store);
@@ -156,10 +156,10 @@ static void rollback_undoes_everything(void **state)
 static void rollback_to_undoes_what_came_after_the_savepoint_and_keeps_the_transaction(void **state)
 {
     struct world *world = *state;
-    struct semel_admit before = item_of("before", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
-    struct semel_admit after = item_of("after", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit before = item_of("before", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit after = item_of("after", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
 
-    put(world, "old", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "old", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     begin(world);
     assert_ok(world, semel_store_savepoint(world->store, &world->err));
     write_everything(world);
@@ -195,8 +195,8 @@ static void savepoint_may_be_set_while_the_guard_is_on(void **state)
 static void savepoint_replaces_the_one_before(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE)};
+    struct semel_admit items[] = {item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE)};
 
     begin(world);
     assert_ok(world, semel_store_savepoint(world->store, &world->err));
@@ -232,14 +232,14 @@ static void joining_without_a_transaction_is_invalid(void **state)
 static void reopen_loses_the_open_transaction_and_nothing_else(void **state)
 {
     struct world *world = *state;
-    struct semel_admit item = item_of("b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
 
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     begin(world);
     admit(world, &item, 1);
     assert_ok(world, semel_store_reopen(world->store, &world->err));
     assert_string_equal(all_ids(world), "a ");
-    put(world, "b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
 }
 
 static void migrating_again_changes_nothing(void **state)
@@ -247,7 +247,7 @@ static void migrating_again_changes_nothing(void **state)
     struct world *world = *state;
     int from = 0, to = 0;
 
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     assert_ok(world, semel_store_migrate(world->store, &from, &to, &world->err));
     assert_int_equal(from, to);
     assert_string_equal(all_ids(world), "a ");
@@ -269,7 +269,7 @@ static void put_progress(struct world *world, const char *id, struct semel_progr
 static void scan_of_the_due_gives_failed_and_waiting_rows_oldest_first(void **state)
 {
     struct world *world = *state;
-    struct semel_progress failed = progress_as(SEMEL_STATE_FAILED), waiting = progress_as(SEMEL_STATE_WAITING);
+    struct semel_progress failed = progress_as(SEMEL_ROW_FAILED), waiting = progress_as(SEMEL_ROW_WAITING);
     struct semel_scan scan = {.kind = SEMEL_SCAN_DUE, .consumer = SEMEL_STR("c"), .now_us = T0, .max = 10};
 
     failed.due_us = T0;
@@ -279,7 +279,7 @@ static void scan_of_the_due_gives_failed_and_waiting_rows_oldest_first(void **st
     put_progress(world, "c", waiting); /* woken by its key only */
     waiting.due_us = T0 - 9;
     put_progress(world, "d", waiting);
-    put_progress(world, "e", progress_as(SEMEL_STATE_PROCESSING));
+    put_progress(world, "e", progress_as(SEMEL_ROW_PROCESSING));
     assert_string_equal(scan_ids(world, &scan), "d a ");
     scan.max = 1;
     assert_string_equal(scan_ids(world, &scan), "d ");
@@ -294,7 +294,7 @@ static void scan_of_the_due_gives_failed_and_waiting_rows_oldest_first(void **st
 static void scan_of_the_expired_gives_leases_that_have_run_out_oldest_first(void **state)
 {
     struct world *world = *state;
-    struct semel_progress progress = progress_as(SEMEL_STATE_PROCESSING);
+    struct semel_progress progress = progress_as(SEMEL_ROW_PROCESSING);
     struct semel_scan scan = {.kind = SEMEL_SCAN_EXPIRED, .consumer = SEMEL_STR("c"), .now_us = T0 + 10, .max = 10};
 
     progress.lease_until_us = T0 + 9;
@@ -305,7 +305,7 @@ static void scan_of_the_expired_gives_leases_that_have_run_out_oldest_first(void
     progress.lease_until_us = T0;
     progress.lease_token++;
     put_progress(world, "c", progress);
-    put_progress(world, "d", progress_as(SEMEL_STATE_FAILED));
+    put_progress(world, "d", progress_as(SEMEL_ROW_FAILED));
     assert_string_equal(scan_ids(world, &scan), "c a ");
     scan.max = 1;
     assert_string_equal(scan_ids(world, &scan), "c ");
@@ -328,12 +328,12 @@ static void scan_by_token_finds_the_one_that_carries_it(void **state)
     struct world *world = *state;
     struct semel_scan scan = {.kind = SEMEL_SCAN_TOKEN, .max = 2};
 
-    put(world, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
-    put(world, "b", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_PROCESSING, NULL, SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_PROCESSING, NULL, SEMEL_NONE);
     scan.token = fetch(world, "b")->progress.lease_token;
     assert_string_equal(scan_ids(world, &scan), "b ");
     assert_string_equal(consumer_of(world, &scan), "c");
-    assert_true(move(world, "b", SEMEL_STATE_PROCESSING, SEMEL_STATE_COMPLETED));
+    assert_true(move(world, "b", SEMEL_ROW_PROCESSING, SEMEL_ROW_COMPLETED));
     assert_string_equal(scan_ids(world, &scan), "");
     scan.token += 1000;
     assert_string_equal(scan_ids(world, &scan), "");
@@ -347,11 +347,11 @@ static void scan_of_a_key_gives_its_unfinished_rows_by_arrival_or_by_version(voi
                               .order_key = SEMEL_STR("k"),
                               .max = 10};
 
-    put(world, "a", SEMEL_STATE_WAITING, "k", 3);
-    put(world, "b", SEMEL_STATE_COMPLETED, "k", 0);
-    put(world, "c", SEMEL_STATE_DEAD, "k", 1);
-    put(world, "d", SEMEL_STATE_FAILED, "k", 2);
-    put(world, "e", SEMEL_STATE_FAILED, "k2", 2);
+    put(world, "a", SEMEL_ROW_WAITING, "k", 3);
+    put(world, "b", SEMEL_ROW_COMPLETED, "k", 0);
+    put(world, "c", SEMEL_ROW_DEAD, "k", 1);
+    put(world, "d", SEMEL_ROW_FAILED, "k", 2);
+    put(world, "e", SEMEL_ROW_FAILED, "k2", 2);
     assert_string_equal(scan_ids(world, &scan), "a c d ");
     scan.by_version = true;
     assert_string_equal(scan_ids(world, &scan), "c d a ");
@@ -361,7 +361,7 @@ static void scan_of_a_key_gives_its_unfinished_rows_by_arrival_or_by_version(voi
 
 static void put_still(struct world *world, const char *id, const char *order_key, enum semel_class cls)
 {
-    struct semel_admit item = item_of(id, SEMEL_STATE_WAITING, order_key, 1);
+    struct semel_admit item = item_of(id, SEMEL_ROW_WAITING, order_key, 1);
     struct semel_key key = {.key = text(order_key)};
 
     item.row.payload = SEMEL_STR("p");
@@ -378,13 +378,13 @@ static void scan_of_what_is_still_gives_the_first_of_each_key_behind_a_place(voi
     struct world *world = *state;
     struct semel_scan scan = {.kind = SEMEL_SCAN_STILL, .consumer = SEMEL_STR("c"), .max = 10};
 
-    put(world, "a", SEMEL_STATE_DEAD, "k1", 9);
-    put(world, "b", SEMEL_STATE_WAITING, "k1", 8);
-    put(world, "c", SEMEL_STATE_WAITING, "k2", 3);
-    put(world, "d", SEMEL_STATE_COMPLETED, "k2", 1);
-    put(world, "e", SEMEL_STATE_FAILED, "k3", 2);
-    put(world, "f", SEMEL_STATE_WAITING, "k4", 2);
-    put(world, "n", SEMEL_STATE_WAITING, NULL, SEMEL_NONE); /* without its payload */
+    put(world, "a", SEMEL_ROW_DEAD, "k1", 9);
+    put(world, "b", SEMEL_ROW_WAITING, "k1", 8);
+    put(world, "c", SEMEL_ROW_WAITING, "k2", 3);
+    put(world, "d", SEMEL_ROW_COMPLETED, "k2", 1);
+    put(world, "e", SEMEL_ROW_FAILED, "k3", 2);
+    put(world, "f", SEMEL_ROW_WAITING, "k4", 2);
+    put(world, "n", SEMEL_ROW_WAITING, NULL, SEMEL_NONE); /* without its payload */
     put_still(world, "g", NULL, SEMEL_CLASS_BLOCKED);
     put_still(world, "h", "k5", SEMEL_CLASS_BUSINESS); /* has no place in its order */
     put_still(world, "i", "k5", SEMEL_CLASS_BLOCKED);
@@ -407,12 +407,12 @@ static void scan_of_all_is_paged_by_arrival_and_filtered(void **state)
 {
     struct world *world = *state;
     struct semel_scan scan = {.kind = SEMEL_SCAN_ALL, .consumer = SEMEL_STR("c"), .max = 2};
-    struct semel_admit typed = item_of("e", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit typed = item_of("e", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
 
-    put(world, "d", SEMEL_STATE_COMPLETED, "k", 1);
-    put(world, "c", SEMEL_STATE_FAILED, "k", 2);
-    put(world, "b", SEMEL_STATE_DEAD, "k2", 3);
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "d", SEMEL_ROW_COMPLETED, "k", 1);
+    put(world, "c", SEMEL_ROW_FAILED, "k", 2);
+    put(world, "b", SEMEL_ROW_DEAD, "k2", 3);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     typed.row.type = SEMEL_STR("t2");
     begin(world);
     admit(world, &typed, 1);
@@ -424,12 +424,12 @@ static void scan_of_all_is_paged_by_arrival_and_filtered(void **state)
     assert_string_equal(scan_ids(world, &scan), "e ");
     scan.after_arrival = 0;
     scan.max = 10;
-    scan.states = 1u << SEMEL_STATE_FAILED | 1u << SEMEL_STATE_DEAD;
+    scan.states = 1u << SEMEL_ROW_FAILED | 1u << SEMEL_ROW_DEAD;
     assert_string_equal(scan_ids(world, &scan), "c b ");
     scan.states = 0;
     scan.order_key = SEMEL_STR("k");
     assert_string_equal(scan_ids(world, &scan), "d c ");
-    scan.states = 1u << SEMEL_STATE_COMPLETED;
+    scan.states = 1u << SEMEL_ROW_COMPLETED;
     assert_string_equal(scan_ids(world, &scan), "d ");
     scan.order_key = text(NULL);
     scan.type = SEMEL_STR("t");
@@ -439,7 +439,7 @@ static void scan_of_all_is_paged_by_arrival_and_filtered(void **state)
 static void scan_brings_the_payload_only_when_asked(void **state)
 {
     struct world *world = *state;
-    struct semel_admit item = item_of("a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("a", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     struct semel_scan scan = {.kind = SEMEL_SCAN_ALL, .consumer = SEMEL_STR("c"), .max = 10, .with_payload = true};
     struct semel_row *rows = NULL;
     size_t n = 0, damaged = 0;
@@ -466,8 +466,8 @@ static void scan_leaves_out_a_damaged_row_and_counts_it(void **state)
     struct semel_row *rows = NULL;
     size_t n = 0, damaged = 0;
 
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
-    put(world, "b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     assert_true(world->driver->damage(world, "s", "a"));
     assert_ok(world, semel_store_scan(world->store, &scan, &world->arena, &rows, &n, &damaged, &world->err));
     assert_int_equal(n, 1);
@@ -478,9 +478,9 @@ static void scan_leaves_out_a_damaged_row_and_counts_it(void **state)
 static void sources_are_given_once_each(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("b", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE),
-                                  item_of("a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE)};
+    struct semel_admit items[] = {item_of("a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("b", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE),
+                                  item_of("a", SEMEL_ROW_FAILED, NULL, SEMEL_NONE)};
     struct semel_str *sources = NULL;
     size_t n = 9;
 
@@ -539,14 +539,14 @@ static void purge_takes_only_final_rows_that_are_older_than_the_watermark(void *
     struct world *world = *state;
     int64_t latest_us;
 
-    put_timed(world, "a", SEMEL_STATE_COMPLETED, T0 - 10);
-    put_timed(world, "b", SEMEL_STATE_REJECTED, T0 - 9);
-    put_timed(world, "c", SEMEL_STATE_STALE, T0 - 5);
-    put_timed(world, "d", SEMEL_STATE_DEAD, T0 - 10);
-    put_timed(world, "e", SEMEL_STATE_FAILED, T0 - 10);
-    put_timed(world, "f", SEMEL_STATE_QUARANTINED, T0 - 10);
-    put_timed(world, "g", SEMEL_STATE_PREVENTED, T0 - 10);
-    put_timed(world, "h", SEMEL_STATE_COMPLETED, T0 + SECOND);
+    put_timed(world, "a", SEMEL_ROW_COMPLETED, T0 - 10);
+    put_timed(world, "b", SEMEL_ROW_REJECTED, T0 - 9);
+    put_timed(world, "c", SEMEL_ROW_STALE, T0 - 5);
+    put_timed(world, "d", SEMEL_ROW_DEAD, T0 - 10);
+    put_timed(world, "e", SEMEL_ROW_FAILED, T0 - 10);
+    put_timed(world, "f", SEMEL_ROW_QUARANTINED, T0 - 10);
+    put_timed(world, "g", SEMEL_ROW_PREVENTED, T0 - 10);
+    put_timed(world, "h", SEMEL_ROW_COMPLETED, T0 + SECOND);
     assert_int_equal(aged(world, "s", T0, 10, &latest_us), 0); /* they ended at T0, however old they are */
     assert_int_equal(latest_us, SEMEL_NONE);
     assert_int_equal(aged(world, "s", T0 + 1, 10, &latest_us), 4);
@@ -568,8 +568,8 @@ static void purge_takes_rows_without_a_time_by_when_they_became_final(void **sta
     struct world *world = *state;
     int64_t latest_us = 1;
 
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE); /* processed at T0 */
-    put(world, "b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE); /* processed at T0 */
+    put(world, "b", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     assert_int_equal(purge(world, "s", T0, 10), 0);
     assert_int_equal(aged(world, "s", T0 + 1, 10, &latest_us), 1);
     assert_int_equal(latest_us, SEMEL_NONE);
@@ -584,9 +584,9 @@ static void purge_is_bounded(void **state)
     for (const char *id = "abcde"; *id != '\0'; id++) {
         const char name[] = {*id, '\0'};
         if (*id < 'd')
-            put(world, name, SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+            put(world, name, SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
         else
-            put_timed(world, name, SEMEL_STATE_COMPLETED, 1);
+            put_timed(world, name, SEMEL_ROW_COMPLETED, 1);
     }
     begin(world);
     assert_ok(world, semel_store_watermark(world->store, SEMEL_STR("c"), SEMEL_STR("s"), 2, &world->err));
@@ -600,11 +600,11 @@ static void purge_is_bounded(void **state)
 static void purge_takes_the_attempts_with_the_row(void **state)
 {
     struct world *world = *state;
-    struct semel_change changes[] = {change_of("a", SEMEL_STATE_FAILED, SEMEL_STATE_REJECTED),
-                                     change_of("b", SEMEL_STATE_FAILED, SEMEL_STATE_FAILED)};
+    struct semel_change changes[] = {change_of("a", SEMEL_ROW_FAILED, SEMEL_ROW_REJECTED),
+                                     change_of("b", SEMEL_ROW_FAILED, SEMEL_ROW_FAILED)};
 
-    put(world, "a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    put(world, "b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     changes[0].log_attempt = changes[1].log_attempt = true;
     begin(world);
     settle(world, changes, 2);

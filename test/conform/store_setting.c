@@ -49,7 +49,7 @@ static struct semel_policy stored(struct world *world)
 
 static void put_class(struct world *world, const char *id, enum semel_class cls)
 {
-    struct semel_admit item = item_of(id, SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of(id, SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     item.row.progress.error_class = cls;
     begin(world);
     admit(world, &item, 1);
@@ -59,7 +59,7 @@ static void put_class(struct world *world, const char *id, enum semel_class cls)
 /* It was tried, and then had to wait for its place in the order. */
 static void put_tried(struct world *world, const char *id, int attempts, int before)
 {
-    struct semel_admit item = item_of(id, SEMEL_STATE_WAITING, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of(id, SEMEL_ROW_WAITING, NULL, SEMEL_NONE);
     item.row.progress.error_class = SEMEL_CLASS_BLOCKED;
     item.row.progress.attempts = attempts;
     item.row.progress.attempts_before = before;
@@ -70,7 +70,7 @@ static void put_tried(struct world *world, const char *id, int attempts, int bef
 
 static void put_source(struct world *world, const char *source, const char *id)
 {
-    struct semel_admit item = item_of(id, SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of(id, SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     item.row.source = text(source);
     begin(world);
     admit(world, &item, 1);
@@ -98,21 +98,21 @@ static void order_is_kept_while_messages_of_keys_have_no_end(void **state)
     struct world *world = *state;
 
     person(world, "{\"order\": \"version\", \"first_version\": \"any\"}");
-    put(world, "done", SEMEL_STATE_COMPLETED, "k", 1);
-    put(world, "dead", SEMEL_STATE_DEAD, "k", SEMEL_NONE);
-    put(world, "free", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "done", SEMEL_ROW_COMPLETED, "k", 1);
+    put(world, "dead", SEMEL_ROW_DEAD, "k", SEMEL_NONE);
+    put(world, "free", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     person(world, "{\"order\": \"arrival\"}"); /* nobody would be forgotten */
     person(world, "{\"order\": \"none\"}");
     person(world, "{\"order\": \"version\"}");
-    put(world, "waits", SEMEL_STATE_WAITING, "k", 3);
-    put(world, "failed", SEMEL_STATE_FAILED, "l", 3);
-    put(world, "runs", SEMEL_STATE_PROCESSING, "m", 3);
+    put(world, "waits", SEMEL_ROW_WAITING, "k", 3);
+    put(world, "failed", SEMEL_ROW_FAILED, "l", 3);
+    put(world, "runs", SEMEL_ROW_PROCESSING, "m", 3);
     refused(world, set_by_person(world, "{\"order\": \"none\"}"), "order cannot go from version to none", ": 3;");
     refused(world, set_by_person(world, "{\"order\": \"arrival\"}"), "from version to arrival", ": 3;");
     refused(world, set_by_person(world, "{\"order\": null}"), "from version to none", "let them end first");
     refused(world, set_by_file(world, "{\"order\": \"none\"}", FILE_A), "order cannot", ": 3;");
     assert_int_equal(stored(world).order, SEMEL_ORDER_VERSION);
-    assert_true(move(world, "waits", SEMEL_STATE_WAITING, SEMEL_STATE_REJECTED));
+    assert_true(move(world, "waits", SEMEL_ROW_WAITING, SEMEL_ROW_REJECTED));
     refused(world, set_by_person(world, "{\"order\": \"arrival\"}"), "from version to arrival", ": 2;");
 }
 
@@ -122,13 +122,13 @@ static void versions_are_kept_while_one_may_still_be_resolved(void **state)
     struct world *world = *state;
 
     person(world, "{\"order\": \"version\", \"first_version\": \"any\"}");
-    put(world, "dead", SEMEL_STATE_DEAD, "k", 2);
-    put(world, "doubt", SEMEL_STATE_UNKNOWN, "l", 5);
-    put(world, "keyless", SEMEL_STATE_DEAD, NULL, 3);
+    put(world, "dead", SEMEL_ROW_DEAD, "k", 2);
+    put(world, "doubt", SEMEL_ROW_UNKNOWN, "l", 5);
+    put(world, "keyless", SEMEL_ROW_DEAD, NULL, 3);
     refused(world, set_by_person(world, "{\"order\": \"arrival\"}"), "from version to arrival", "outcome: 2; resolve");
     refused(world, set_by_file(world, "{\"order\": \"none\"}", FILE_A), "from version to none", "outcome: 2;");
-    assert_true(move(world, "doubt", SEMEL_STATE_UNKNOWN, SEMEL_STATE_COMPLETED));
-    assert_true(move(world, "dead", SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED));
+    assert_true(move(world, "doubt", SEMEL_ROW_UNKNOWN, SEMEL_ROW_COMPLETED));
+    assert_true(move(world, "dead", SEMEL_ROW_DEAD, SEMEL_ROW_REJECTED));
     person(world, "{\"order\": \"arrival\"}");
 }
 
@@ -139,7 +139,7 @@ static void order_of_arrival_may_become_that_of_versions(void **state)
     person(world, "{\"order\": \"version\"}");
     assert_null(now.hint); /* there is no key yet */
     person(world, "{\"order\": \"arrival\"}");
-    put(world, "waits", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
+    put(world, "waits", SEMEL_ROW_WAITING, "k", SEMEL_NONE);
     set_last(world, "k", 3);
     person(world, "{\"order\": \"version\"}");
     assert_non_null(now.hint);
@@ -154,7 +154,7 @@ static void first_version_any_needs_no_hint(void **state)
     struct world *world = *state;
 
     person(world, "{\"order\": \"arrival\"}");
-    put(world, "waits", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
+    put(world, "waits", SEMEL_ROW_WAITING, "k", SEMEL_NONE);
     set_last(world, "k", 3);
     person(world, "{\"order\": \"version\", \"first_version\": \"any\"}");
     assert_null(now.hint);
@@ -166,7 +166,7 @@ static void what_is_said_of_another_setting_forgets_nothing(void **state)
     struct world *world = *state;
 
     person(world, "{\"order\": \"arrival\", \"effect\": \"outside\"}");
-    put(world, "waits", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
+    put(world, "waits", SEMEL_ROW_WAITING, "k", SEMEL_NONE);
     person(world, "{\"retry_max\": 20}");
     assert_int_equal(stored(world).order, SEMEL_ORDER_ARRIVAL);
     assert_int_equal(stored(world).effect, SEMEL_EFFECT_OUTSIDE);
@@ -179,9 +179,9 @@ static void first_version_is_not_raised_over_messages_that_wait(void **state)
     struct world *world = *state;
 
     person(world, "{\"order\": \"version\", \"first_version\": 3}");
-    put(world, "a", SEMEL_STATE_WAITING, "k", 4);
-    put(world, "b", SEMEL_STATE_FAILED, "l", 4);
-    put(world, "dead", SEMEL_STATE_DEAD, "m", 4);
+    put(world, "a", SEMEL_ROW_WAITING, "k", 4);
+    put(world, "b", SEMEL_ROW_FAILED, "l", 4);
+    put(world, "dead", SEMEL_ROW_DEAD, "m", 4);
     person(world, "{\"first_version\": 4}"); /* none is below */
     refused(world, set_by_person(world, "{\"first_version\": 5}"), "first_version cannot go from 4 to 5", ": 2;");
     set_last(world, "k", 3); /* it has begun already */
@@ -223,7 +223,7 @@ static void other_effects_and_payloads_may_change(void **state)
 {
     struct world *world = *state;
 
-    put(world, "runs", SEMEL_STATE_PROCESSING, "k", 3);
+    put(world, "runs", SEMEL_ROW_PROCESSING, "k", 3);
     put_class(world, "b", SEMEL_CLASS_LEASE);
     person(world, "{\"effect\": \"outside\"}");
     person(world, "{\"effect\": \"atomic\", \"keep_payload\": \"never\"}");
@@ -317,7 +317,7 @@ static void route_that_takes_over_a_consumer_keeps_its_guarantee(void **state)
     struct world *world = *state;
 
     person(world, "{\"effect\": \"outside\", \"order\": \"none\"}");
-    put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     refused(world, set_by_file(world, "{\"effect\": \"atomic\", \"order\": \"none\"}", FILE_A),
             "effect cannot go from outside to atomic", "another name");
     refused(world, set_by_file(world, "{\"effect\": \"outside\", \"order\": \"arrival\"}", FILE_A), "order cannot",
@@ -350,7 +350,7 @@ static void every_change_has_its_audit_line(void **state)
     person(world, "{}");
     person(world, "{\"order\": \"arrival\"}");
     assert_int_equal(world->driver->audits(world), 1); /* nothing changed */
-    put(world, "waits", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
+    put(world, "waits", SEMEL_ROW_WAITING, "k", SEMEL_NONE);
     refused(world, set_by_person(world, "{\"order\": null, \"retry_max\": 3}"), "order", ": 1;");
     assert_string_equal(now.change.p, "{\"order\": null, \"retry_max\": 3}");
     assert_int_equal(world->driver->audits(world), 1);
@@ -372,7 +372,7 @@ static void no_more_is_counted_than_is_told(void **state)
     for (int i = 0; i < 5; i++) {
         char id[8];
         snprintf(id, sizeof id, "m%d", i);
-        put(world, id, SEMEL_STATE_WAITING, "k", SEMEL_NONE);
+        put(world, id, SEMEL_ROW_WAITING, "k", SEMEL_NONE);
     }
     begin(world);
     for (int what = 0; what < SEMEL_AFFECTED_COUNT; what++) {

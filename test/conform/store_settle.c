@@ -9,12 +9,12 @@
 static void settle_writes_every_value_as_it_stands(void **state)
 {
     struct world *world = *state;
-    struct semel_change change = change_of("m", SEMEL_STATE_WAITING, SEMEL_STATE_FAILED);
+    struct semel_change change = change_of("m", SEMEL_ROW_WAITING, SEMEL_ROW_FAILED);
     struct semel_row expected;
 
-    put(world, "m", SEMEL_STATE_WAITING, "k", 3);
+    put(world, "m", SEMEL_ROW_WAITING, "k", 3);
     expected = *fetch(world, "m");
-    change.progress = (struct semel_progress){.state = SEMEL_STATE_FAILED,
+    change.progress = (struct semel_progress){.state = SEMEL_ROW_FAILED,
                                               .attempts = 7,
                                               .attempts_before = 3,
                                               .retries = 2,
@@ -41,13 +41,13 @@ static void change_applies_only_to_a_row_that_still_is_what_it_was(void **state)
 {
     struct world *world = *state;
 
-    put(world, "m", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    assert_false(move(world, "m", SEMEL_STATE_WAITING, SEMEL_STATE_COMPLETED));
-    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_STATE_FAILED);
-    assert_true(move(world, "m", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED));
-    assert_false(move(world, "m", SEMEL_STATE_FAILED, SEMEL_STATE_DEAD));
-    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_STATE_COMPLETED);
-    assert_false(move(world, "none", SEMEL_STATE_FAILED, SEMEL_STATE_DEAD));
+    put(world, "m", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
+    assert_false(move(world, "m", SEMEL_ROW_WAITING, SEMEL_ROW_COMPLETED));
+    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_ROW_FAILED);
+    assert_true(move(world, "m", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED));
+    assert_false(move(world, "m", SEMEL_ROW_FAILED, SEMEL_ROW_DEAD));
+    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_ROW_COMPLETED);
+    assert_false(move(world, "none", SEMEL_ROW_FAILED, SEMEL_ROW_DEAD));
     assert_string_equal(all_ids(world), "m ");
 }
 
@@ -55,37 +55,37 @@ static void change_applies_only_to_a_row_that_still_is_what_it_was(void **state)
 static void change_applies_only_under_the_token_that_the_row_carries(void **state)
 {
     struct world *world = *state;
-    struct semel_change late = change_of("m", SEMEL_STATE_PROCESSING, SEMEL_STATE_COMPLETED), timely = late;
+    struct semel_change late = change_of("m", SEMEL_ROW_PROCESSING, SEMEL_ROW_COMPLETED), timely = late;
     int64_t old_token;
 
-    put(world, "m", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
+    put(world, "m", SEMEL_ROW_PROCESSING, NULL, SEMEL_NONE);
     old_token = fetch(world, "m")->progress.lease_token;
-    assert_true(move(world, "m", SEMEL_STATE_PROCESSING, SEMEL_STATE_FAILED));
-    assert_true(move(world, "m", SEMEL_STATE_FAILED, SEMEL_STATE_PROCESSING));
+    assert_true(move(world, "m", SEMEL_ROW_PROCESSING, SEMEL_ROW_FAILED));
+    assert_true(move(world, "m", SEMEL_ROW_FAILED, SEMEL_ROW_PROCESSING));
     late.token = old_token;
     begin(world);
     settle(world, &late, 1);
     commit(world);
     assert_false(late.applied);
-    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_STATE_PROCESSING);
+    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_ROW_PROCESSING);
     timely.token = fetch(world, "m")->progress.lease_token;
     assert_true(timely.token > old_token);
     begin(world);
     settle(world, &timely, 1);
     commit(world);
     assert_true(timely.applied);
-    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_ROW_COMPLETED);
 }
 
 /* A7: what a clock that stepped back must not do to a row, core sees to. */
 static void a_change_writes_its_token_and_its_time_as_they_stand(void **state)
 {
     struct world *world = *state;
-    struct semel_change change = change_of("b", SEMEL_STATE_FAILED, SEMEL_STATE_PROCESSING);
+    struct semel_change change = change_of("b", SEMEL_ROW_FAILED, SEMEL_ROW_PROCESSING);
     struct semel_settle_batch batch = {
         .consumer = SEMEL_STR("c"), .worker = SEMEL_STR("worker-1"), .now_us = T0, .changes = &change, .n_changes = 1};
 
-    put(world, "b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     change.progress.lease_token = INT64_MAX - 1;
     change.updated_us = T0 + 9 * SECOND;
     begin(world);
@@ -98,9 +98,9 @@ static void a_change_writes_its_token_and_its_time_as_they_stand(void **state)
 static void renewed_lease_keeps_its_token(void **state)
 {
     struct world *world = *state;
-    struct semel_change change = change_of("a", SEMEL_STATE_PROCESSING, SEMEL_STATE_PROCESSING);
+    struct semel_change change = change_of("a", SEMEL_ROW_PROCESSING, SEMEL_ROW_PROCESSING);
 
-    put(world, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_PROCESSING, NULL, SEMEL_NONE);
     change.token = change.progress.lease_token = fetch(world, "a")->progress.lease_token;
     change.progress.lease_until_us = T0 + 500 * SECOND;
     begin(world);
@@ -114,12 +114,12 @@ static void renewed_lease_keeps_its_token(void **state)
 static void one_change_that_does_not_fit_spares_the_others(void **state)
 {
     struct world *world = *state;
-    struct semel_change changes[] = {change_of("a", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED),
-                                     change_of("b", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED),
-                                     change_of("c", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED)};
+    struct semel_change changes[] = {change_of("a", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED),
+                                     change_of("b", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED),
+                                     change_of("c", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED)};
 
-    put(world, "a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    put(world, "c", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
+    put(world, "c", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     begin(world);
     settle(world, changes, 3);
     commit(world);
@@ -129,13 +129,13 @@ static void one_change_that_does_not_fit_spares_the_others(void **state)
 static void payload_is_left_cleared_or_put(void **state)
 {
     struct world *world = *state;
-    struct semel_change change = change_of("m", SEMEL_STATE_FAILED, SEMEL_STATE_FAILED);
+    struct semel_change change = change_of("m", SEMEL_ROW_FAILED, SEMEL_ROW_FAILED);
     struct semel__msg msg;
 
     semel__msg_init(&msg);
     msg.payload = SEMEL_STR("new\0bytes");
     msg.headers = SEMEL_STR("{\"h\":1}");
-    put(world, "m", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "m", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     assert_false(fetch(world, "m")->kept);
     change.payload = SEMEL_PAYLOAD_PUT;
     change.put = &msg;
@@ -159,10 +159,10 @@ static void payload_is_left_cleared_or_put(void **state)
 static void fresh_row_can_be_changed_or_taken_away_again(void **state)
 {
     struct world *world = *state;
-    struct semel_admit items[] = {item_of("a", SEMEL_STATE_COMPLETED, "k", SEMEL_NONE),
-                                  item_of("b", SEMEL_STATE_COMPLETED, "k", SEMEL_NONE)};
-    struct semel_change changes[] = {change_of("a", SEMEL_STATE_COMPLETED, SEMEL_STATE_WAITING),
-                                     change_of("b", SEMEL_STATE_COMPLETED, SEMEL_STATE_WAITING)};
+    struct semel_admit items[] = {item_of("a", SEMEL_ROW_COMPLETED, "k", SEMEL_NONE),
+                                  item_of("b", SEMEL_ROW_COMPLETED, "k", SEMEL_NONE)};
+    struct semel_change changes[] = {change_of("a", SEMEL_ROW_COMPLETED, SEMEL_ROW_WAITING),
+                                     change_of("b", SEMEL_ROW_COMPLETED, SEMEL_ROW_WAITING)};
     struct semel_key key = {.key = SEMEL_STR("k")};
 
     items[1].place = 1;
@@ -174,7 +174,7 @@ static void fresh_row_can_be_changed_or_taken_away_again(void **state)
     assert_true(changes[0].applied && changes[1].applied);
     assert_string_equal(all_ids(world), "a ");
     assert_int_equal(facts(world, "k", false).parked, 1);
-    put(world, "b", SEMEL_STATE_COMPLETED, "k", SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_COMPLETED, "k", SEMEL_NONE);
 }
 
 /* ---- attempts, conflicts ------------------------------------------------------------------------------ */
@@ -183,9 +183,9 @@ static void fresh_row_can_be_changed_or_taken_away_again(void **state)
 static void attempts_are_logged_with_a_change_that_applies_and_by_notes(void **state)
 {
     struct world *world = *state;
-    struct semel_change changes[] = {change_of("a", SEMEL_STATE_FAILED, SEMEL_STATE_FAILED),
-                                     change_of("b", SEMEL_STATE_FAILED, SEMEL_STATE_FAILED),
-                                     change_of("c", SEMEL_STATE_WAITING, SEMEL_STATE_FAILED)};
+    struct semel_change changes[] = {change_of("a", SEMEL_ROW_FAILED, SEMEL_ROW_FAILED),
+                                     change_of("b", SEMEL_ROW_FAILED, SEMEL_ROW_FAILED),
+                                     change_of("c", SEMEL_ROW_WAITING, SEMEL_ROW_FAILED)};
     const struct semel_note notes[] = {
         {SEMEL_STR("s"), SEMEL_STR("c"), 3, SEMEL_CLASS_LEASE, SEMEL_STR("it's late")},
         {SEMEL_STR("s"), SEMEL_STR("gone"), 1, SEMEL_CLASS_NONE, {NULL, 0}},
@@ -198,9 +198,9 @@ static void attempts_are_logged_with_a_change_that_applies_and_by_notes(void **s
                                        .notes = notes,
                                        .n_notes = 2};
 
-    put(world, "a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    put(world, "b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    put(world, "c", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
+    put(world, "c", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     changes[0].log_attempt = changes[2].log_attempt = true;
     begin(world);
     assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
@@ -267,7 +267,7 @@ static void put_with_keys(struct world *world, size_t n_drop)
     struct semel_business keys[] = {
         {.key = SEMEL_STR("b1"), .source = SEMEL_STR("s"), .id = SEMEL_STR("m"), .expires_us = SEMEL_NONE},
         {.key = SEMEL_STR("b2"), .source = SEMEL_STR("s"), .id = SEMEL_STR("m"), .expires_us = SEMEL_NONE}};
-    struct semel_admit item = item_of("m", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("m", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     struct semel_admit_batch batch = {
         .consumer = SEMEL_STR("c"), .now_us = T0, .business = keys, .n_business = 2, .items = &item, .n_items = 1};
     struct semel_settle_batch drop = {.consumer = SEMEL_STR("c"),
@@ -286,7 +286,7 @@ static void put_with_keys(struct world *world, size_t n_drop)
 static void business_keys_are_released_with_a_change_that_applies(void **state)
 {
     struct world *world = *state;
-    struct semel_change change = change_of("m", SEMEL_STATE_WAITING, SEMEL_STATE_REJECTED);
+    struct semel_change change = change_of("m", SEMEL_ROW_WAITING, SEMEL_ROW_REJECTED);
 
     put_with_keys(world, 0);
     assert_int_equal(taken(world), 2);
@@ -296,7 +296,7 @@ static void business_keys_are_released_with_a_change_that_applies(void **state)
     commit(world);
     assert_false(change.applied);
     assert_int_equal(taken(world), 2);
-    change.from = SEMEL_STATE_FAILED;
+    change.from = SEMEL_ROW_FAILED;
     begin(world);
     settle(world, &change, 1);
     commit(world);
@@ -309,7 +309,7 @@ static void business_keys_stay_with_a_change_that_does_not_release_them(void **s
     struct world *world = *state;
 
     put_with_keys(world, 0);
-    assert_true(move(world, "m", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED));
+    assert_true(move(world, "m", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED));
     assert_int_equal(taken(world), 2);
 }
 
@@ -361,15 +361,15 @@ static void wake_makes_the_first_waiting_row_of_its_key_due_and_no_other(void **
 {
     struct world *world = *state;
 
-    put(world, "a", SEMEL_STATE_WAITING, "k", 9);
-    put(world, "b", SEMEL_STATE_WAITING, "k", 2);
-    put(world, "c", SEMEL_STATE_WAITING, "k2", 1);
+    put(world, "a", SEMEL_ROW_WAITING, "k", 9);
+    put(world, "b", SEMEL_ROW_WAITING, "k", 2);
+    put(world, "c", SEMEL_ROW_WAITING, "k2", 1);
     world->now_us += SECOND;
     settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .wake = true});
     assert_woken(world, "a", true);
     assert_woken(world, "b", false);
     assert_woken(world, "c", false);
-    assert_int_equal(fetch(world, "a")->progress.state, SEMEL_STATE_WAITING);
+    assert_int_equal(fetch(world, "a")->progress.state, SEMEL_ROW_WAITING);
 }
 
 /* I12 */
@@ -377,8 +377,8 @@ static void wake_by_version_takes_the_lowest_version(void **state)
 {
     struct world *world = *state;
 
-    put(world, "a", SEMEL_STATE_WAITING, "k", 9);
-    put(world, "b", SEMEL_STATE_WAITING, "k", 2);
+    put(world, "a", SEMEL_ROW_WAITING, "k", 9);
+    put(world, "b", SEMEL_ROW_WAITING, "k", 2);
     settle_key(world, (struct semel_key_change){
                           .key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .wake = true, .by_version = true});
     assert_woken(world, "a", false);
@@ -437,8 +437,8 @@ static void wake_wakes_nobody_behind_an_unfinished_row(void **state)
 {
     struct world *world = *state;
 
-    put(world, "a", SEMEL_STATE_DEAD, "k", SEMEL_NONE);
-    put(world, "b", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_DEAD, "k", SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_WAITING, "k", SEMEL_NONE);
     settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .wake = true});
     assert_woken(world, "b", false);
 }
@@ -446,7 +446,7 @@ static void wake_wakes_nobody_behind_an_unfinished_row(void **state)
 static void wake_sees_what_the_same_settle_has_finished(void **state)
 {
     struct world *world = *state;
-    struct semel_change change = change_of("a", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
+    struct semel_change change = change_of("a", SEMEL_ROW_FAILED, SEMEL_ROW_COMPLETED);
     struct semel_key_change key = {.key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .wake = true};
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
                                        .worker = SEMEL_STR("w"),
@@ -456,8 +456,8 @@ static void wake_sees_what_the_same_settle_has_finished(void **state)
                                        .keys = &key,
                                        .n_keys = 1};
 
-    put(world, "a", SEMEL_STATE_FAILED, "k", SEMEL_NONE);
-    put(world, "b", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
+    put(world, "a", SEMEL_ROW_FAILED, "k", SEMEL_NONE);
+    put(world, "b", SEMEL_ROW_WAITING, "k", SEMEL_NONE);
     begin(world);
     assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
     commit(world);

@@ -191,7 +191,7 @@ struct semel_admit item_of(const char *id)
                                         .payload = SEMEL_STR("payload"),
                                         .headers = SEMEL_STR("{}"),
                                         .kept = true,
-                                        .progress = {.state = SEMEL_STATE_FAILED,
+                                        .progress = {.state = SEMEL_ROW_FAILED,
                                                      .attempts = 1,
                                                      .due_us = NOW,
                                                      .processed_us = SEMEL_NONE,
@@ -216,7 +216,7 @@ semel_status work(struct world *w, struct semel_admit *item)
                                       .n_items = 1};
     struct semel_change change = {.source = item->row.source,
                                   .id = item->row.id,
-                                  .from = SEMEL_STATE_FAILED,
+                                  .from = SEMEL_ROW_FAILED,
                                   .fresh = true,
                                   .token = SEMEL_NONE,
                                   .progress = item->row.progress,

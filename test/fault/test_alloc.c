@@ -184,9 +184,9 @@ static void check_acks(struct engine *e)
 {
     for (size_t i = 0; i < load.n; i++) {
         enum semel_row_status state = state_of(e, load.ids[i]);
-        assert_int_equal(effects_of(e, load.ids[i]), state == SEMEL_STATE_COMPLETED);
+        assert_int_equal(effects_of(e, load.ids[i]), state == SEMEL_ROW_COMPLETED);
         if (e->settled[i].act == SEMEL_ACK)
-            assert_int_not_equal(state, SEMEL_STATE_ABSENT);
+            assert_int_not_equal(state, SEMEL_ROW_ABSENT);
     }
 }
 
@@ -313,7 +313,7 @@ static void check_outside(struct engine *e)
     for (size_t i = 0; i < load.n; i++) {
         enum semel_row_status state = state_of(e, load.ids[i]);
         int64_t n = effects_of(e, load.ids[i]);
-        assert_true(state == SEMEL_STATE_COMPLETED ? n == 1 : state == SEMEL_STATE_UNKNOWN && n <= 1);
+        assert_true(state == SEMEL_ROW_COMPLETED ? n == 1 : state == SEMEL_ROW_UNKNOWN && n <= 1);
     }
 }
 
@@ -396,7 +396,7 @@ static semel_status run_command(struct engine *e)
 static void check_command(struct engine *e)
 {
     assert_ok(e, semel_store_reopen(e->store, &e->err));
-    bool retried = state_of(e, load.ids[0]) == SEMEL_STATE_FAILED;
+    bool retried = state_of(e, load.ids[0]) == SEMEL_ROW_FAILED;
     assert_int_equal(audits_of(e) - said.audits, retried);
     assert_true(retried || !said.done);
     if (!retried)

@@ -193,7 +193,7 @@ static void key_that_another_has_locked_is_waited_for(void **state)
 {
     struct world *w = *state;
     struct semel_key key = {.key = SEMEL_STR("k")};
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, "k");
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, "k");
     PGconn *conn = connect_to(w);
 
     exec(conn, "INSERT INTO semel.order_key (consumer, order_key) VALUES ('c', 'k')");
@@ -215,7 +215,7 @@ static void callers_connection_that_is_lost_is_closed_and_nothing_was_recorded(v
 {
     struct world *w = *state;
     struct semel_store *store = NULL;
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, NULL);
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, NULL);
     PGconn *conn = connect_to(w);
     int64_t now_us = 0;
     char text[96];
@@ -226,7 +226,7 @@ static void callers_connection_that_is_lost_is_closed_and_nothing_was_recorded(v
     ok(w, try_admit(w, store, &item, NULL));
     snprintf(text, sizeof text, "SELECT pg_terminate_backend(%d, 5000)::integer", PQbackendPID(conn));
     assert_int_equal(ask(text), 1);
-    item = item_of("b", SEMEL_STATE_COMPLETED, NULL);
+    item = item_of("b", SEMEL_ROW_COMPLETED, NULL);
     assert_int_equal(try_admit(w, store, &item, NULL), SEMEL_CLOSED);
     assert_int_equal(w->err.cls, SEMEL_CLASS_ENVIRONMENT);
     semel_store_leave(store);

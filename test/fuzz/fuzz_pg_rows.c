@@ -80,7 +80,7 @@ static const char *const words[] = {"processing", "completed", "failed",    "wai
 
 static void sound_row(unsigned status)
 {
-    enum semel_row_status state = SEMEL_STATE_ABSENT;
+    enum semel_row_status state = SEMEL_ROW_ABSENT;
     for (int i = 0; i < SQL_NAME_COUNT; i++)
         row[i].n = -1;
     MUST(semel__row_status_parse(semel__str(words[status]), &state));
@@ -99,7 +99,7 @@ static void sound_row(unsigned status)
     put_text(SQL_NAME_payload, "x");
     if (semel__state_final(state))
         put_int8(SQL_NAME_processed_at, NOW_2000);
-    if (state == SEMEL_STATE_PROCESSING) {
+    if (state == SEMEL_ROW_PROCESSING) {
         put_text(SQL_NAME_lease_owner, "w");
         put_int8(SQL_NAME_lease_until, NOW_2000);
         put_int8(SQL_NAME_lease_token, 7);

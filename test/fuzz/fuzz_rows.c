@@ -288,7 +288,7 @@ static void deliver(struct semel_inbox *inbox, bool damaged, bool sure)
         if (damaged && sure)
             MUST(settled[0].why == SEMEL_WHY_DAMAGED);
         if (sure)
-            MUST(settled[1].act == SEMEL_ACK && settled[1].state == SEMEL_STATE_COMPLETED);
+            MUST(settled[1].act == SEMEL_ACK && settled[1].state == SEMEL_ROW_COMPLETED);
     }
 }
 

@@ -195,7 +195,7 @@ static void check_process(const struct semel__msg *m)
     semel__inbox_init(&inbox, store, &policy, &handler, &rng, SEMEL_STR("w"));
     MUST(semel__inbox_process(&inbox, two, 2, settled, &err) == SEMEL_OK);
     MUST(runs <= 1 && (runs == 0 || m->defect == SEMEL_DEFECT_NONE));
-    MUST(settled[0].act == SEMEL_ACK && settled[0].state != SEMEL_STATE_ABSENT);
+    MUST(settled[0].act == SEMEL_ACK && settled[0].state != SEMEL_ROW_ABSENT);
     MUST(semel__mem_rows(db, NULL, NULL) == 1);
     MUST(semel__inbox_process(&inbox, m, 1, settled, &err) == SEMEL_OK && runs <= 1);
     semel__inbox_done(&inbox);

@@ -101,7 +101,7 @@ static void message_that_is_not_named_exactly_once_leaves_no_effect(void **state
         assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 15);
         assert_int_equal(ask(w, "SELECT count(*) FROM ledger WHERE account = 5"), 0);
         assert_int_equal(rows(w, "dead"), k + 1);
-        assert_int_equal(w->settled[5].state, SEMEL_STATE_DEAD);
+        assert_int_equal(w->settled[5].state, SEMEL_ROW_DEAD);
     }
 }
 

@@ -104,7 +104,7 @@ static semel_status have_effect(struct sim_actor *actor, struct semel_store *sto
         return semel__mem_effect_add(store, semel__str(event->id), semel__str(event->payload), err);
     if (!actor->dead) /* else too late: the process is gone */
         sim_effect_outside(actor->world, event, actor->policy.effect == SEMEL_EFFECT_KEYED,
-                           event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number,
+                           event->state != SEMEL_ROW_PROCESSING || event->owner != actor->number,
                            event->claimed[actor->number], actor->policy.order);
     return SEMEL_OK;
 }
@@ -126,8 +126,7 @@ void sim_check_lease(const struct sim_actor *actor, const struct sim_event *even
         return; /* a lease that was recovered may look alive again */
     if (sim_forgotten(world, event->claimed[actor->number]))
         return; /* the database was restored to before the claim, which the worker learns at its end */
-    if (event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number ||
-        event->lease_until_us <= world->now_us)
+    if (event->state != SEMEL_ROW_PROCESSING || event->owner != actor->number || event->lease_until_us <= world->now_us)
         sim_broken(world, "a handler starts under a live lease", "event %d does not", event->n);
 }
 

@@ -29,7 +29,7 @@ static struct sim_call *call_new(struct sim_world *world)
 static void call_end(struct sim_world *world, struct sim_call *call)
 {
     struct sim_event *event = call->event;
-    bool late = event->state != SEMEL_STATE_PROCESSING || event->owner != call->actor ||
+    bool late = event->state != SEMEL_ROW_PROCESSING || event->owner != call->actor ||
                 event->owner_incarnation != call->incarnation;
 
     call->ended = true;
@@ -175,7 +175,7 @@ static void check_renewed(struct sim_actor *actor, const struct some *some)
         world->counts[some->leases[i].lost ? SIM_LOST_LEASES : SIM_RENEWED]++;
         if (!certain || some->leases[i].lost)
             continue;
-        if (event->state != SEMEL_STATE_PROCESSING || event->token != some->leases[i].progress.lease_token ||
+        if (event->state != SEMEL_ROW_PROCESSING || event->token != some->leases[i].progress.lease_token ||
             event->lease_until_us != some->leases[i].progress.lease_until_us ||
             event->lease_until_us < some->now_us + actor->policy.lease_us)
             sim_broken(world, "a renewed lease is prolonged", "event %d has its lease until %lld", event->n,
@@ -194,7 +194,7 @@ static void check_released(struct sim_actor *actor, const struct some *some)
         if (!certain || some->leases[i].lost)
             continue;
         if (event->attempts != some->leases[i].progress.attempts - 1 ||
-            (event->state != SEMEL_STATE_WAITING && event->state != SEMEL_STATE_FAILED))
+            (event->state != SEMEL_ROW_WAITING && event->state != SEMEL_ROW_FAILED))
             sim_broken(world, "what is given back counts no attempt", "event %d is %s after %d attempts", event->n,
                        semel__row_status_name(event->state), event->attempts);
     }
@@ -203,18 +203,18 @@ static void check_released(struct sim_actor *actor, const struct some *some)
 static bool fits(const struct sim_actor *actor, const struct semel_lease *lease, enum semel_result result)
 {
     enum semel_row_status state = lease->progress.state;
-    bool tried = state == SEMEL_STATE_FAILED || state == SEMEL_STATE_DEAD;
+    bool tried = state == SEMEL_ROW_FAILED || state == SEMEL_ROW_DEAD;
 
     switch (result) {
     case SEMEL_DONE:
-        return state == SEMEL_STATE_COMPLETED;
+        return state == SEMEL_ROW_COMPLETED;
     case SEMEL_REJECTED:
-        return state == SEMEL_STATE_REJECTED;
+        return state == SEMEL_ROW_REJECTED;
     case SEMEL_MAYBE:
         return semel__effect_of(&actor->policy, lease->progress.lease_token) == SEMEL_EFFECT_KEYED &&
                        actor->policy.effect == SEMEL_EFFECT_KEYED
                    ? tried
-                   : state == SEMEL_STATE_UNKNOWN;
+                   : state == SEMEL_ROW_UNKNOWN;
     case SEMEL_TRANSIENT:
     case SEMEL_PERMANENT:
         return tried;
@@ -375,7 +375,7 @@ static void settle(struct sim_actor *actor)
             check_finished(actor, &some);
     }
     for (size_t i = 0; i < some.n; i++) {
-        if (status != SEMEL_OK && !some.leases[i].lost && some.leases[i].progress.state == SEMEL_STATE_PROCESSING)
+        if (status != SEMEL_OK && !some.leases[i].lost && some.leases[i].progress.state == SEMEL_ROW_PROCESSING)
             world->counts[SIM_HELD_OVER]++;
         else
             slot_free(some.which[i]);

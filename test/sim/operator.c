@@ -11,8 +11,8 @@
 
 static bool needs_care(const struct sim_event *event)
 {
-    return event->there && (event->state == SEMEL_STATE_DEAD || event->state == SEMEL_STATE_UNKNOWN ||
-                            event->state == SEMEL_STATE_QUARANTINED);
+    return event->there && (event->state == SEMEL_ROW_DEAD || event->state == SEMEL_ROW_UNKNOWN ||
+                            event->state == SEMEL_ROW_QUARANTINED);
 }
 
 /* A version that waits for earlier ones, and has had no effect, may be given up: those are waited for all the same. */
@@ -56,7 +56,7 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
     }
     if (event->effects > 0 || event->foregone) {
         command->kind = SEMEL_COMMAND_RESOLVE;
-    } else if (event->state == SEMEL_STATE_QUARANTINED) {
+    } else if (event->state == SEMEL_ROW_QUARANTINED) {
         bool harmless = kept && !world->scene.business && (world->orders & 1u << SEMEL_ORDER_ARRIVAL) == 0;
         if (!harmless || sim_chance(world, 200))
             command->kind = SEMEL_COMMAND_DISCARD;

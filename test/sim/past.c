@@ -76,7 +76,7 @@ static void go_back(struct sim_event *event, const struct sim_event *was)
 static void forget(struct sim_world *world, struct sim_event *event, const struct sim_event *was)
 {
     event->foregone |= event->outside && event->effects > was->effects;
-    world->counts[SIM_FORGOTTEN] += event->there && event->state == SEMEL_STATE_PROCESSING &&
+    world->counts[SIM_FORGOTTEN] += event->there && event->state == SEMEL_ROW_PROCESSING &&
                                     !(was->there && was->token == event->token);
     go_back(event, was);
 }

@@ -90,20 +90,19 @@ enum semel_effect sim_stored_effect(struct sim_world *world)
 static bool speaks_against(const struct sim_event *event, const struct semel_policy *from,
                            const struct semel_policy *to)
 {
-    bool waits = event->state == SEMEL_STATE_WAITING || event->state == SEMEL_STATE_FAILED;
-    bool sure = event->state == SEMEL_STATE_FAILED && event->attempts == 1 &&
-                event->error_class != SEMEL_CLASS_UNKNOWN && event->error_class != SEMEL_CLASS_LEASE &&
-                event->error_class != SEMEL_CLASS_RELEASED;
+    bool waits = event->state == SEMEL_ROW_WAITING || event->state == SEMEL_ROW_FAILED;
+    bool sure = event->state == SEMEL_ROW_FAILED && event->attempts == 1 && event->error_class != SEMEL_CLASS_UNKNOWN &&
+                event->error_class != SEMEL_CLASS_LEASE && event->error_class != SEMEL_CLASS_RELEASED;
     bool doubted = waits && event->attempts > 0 && !sure;
 
     if (!event->there)
         return false;
     if (to->one_source != from->one_source)
         return true;
-    if (to->order < from->order && event->keyed && (waits || event->state == SEMEL_STATE_PROCESSING))
+    if (to->order < from->order && event->keyed && (waits || event->state == SEMEL_ROW_PROCESSING))
         return true;
     if (from->order == SEMEL_ORDER_VERSION && to->order != SEMEL_ORDER_VERSION && event->keyed && event->versioned &&
-        (event->state == SEMEL_STATE_UNKNOWN || event->state == SEMEL_STATE_DEAD))
+        (event->state == SEMEL_ROW_UNKNOWN || event->state == SEMEL_ROW_DEAD))
         return true;
     return from->effect == SEMEL_EFFECT_KEYED && to->effect != SEMEL_EFFECT_KEYED && doubted;
 }

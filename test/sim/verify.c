@@ -25,28 +25,28 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
     if (!ended)
         sim_broken(world, "none is lost", "event %d has neither effect nor record", event->n);
     switch (event->state) {
-    case SEMEL_STATE_COMPLETED:
+    case SEMEL_ROW_COMPLETED:
         if (event->effects != 1 && !(event->foregone && event->effects == 0))
             sim_broken(world, "none is lost", "event %d is completed and took effect %d times", event->n,
                        event->effects);
         return;
-    case SEMEL_STATE_REJECTED:
-    case SEMEL_STATE_PREVENTED:
-    case SEMEL_STATE_STALE:
-    case SEMEL_STATE_QUARANTINED:
+    case SEMEL_ROW_REJECTED:
+    case SEMEL_ROW_PREVENTED:
+    case SEMEL_ROW_STALE:
+    case SEMEL_ROW_QUARANTINED:
         return;
-    case SEMEL_STATE_PROCESSING:
-    case SEMEL_STATE_FAILED:
-    case SEMEL_STATE_WAITING:
-    case SEMEL_STATE_UNKNOWN:
-    case SEMEL_STATE_DEAD:
+    case SEMEL_ROW_PROCESSING:
+    case SEMEL_ROW_FAILED:
+    case SEMEL_ROW_WAITING:
+    case SEMEL_ROW_UNKNOWN:
+    case SEMEL_ROW_DEAD:
         /* Where no payloads are kept, the broker has to bring it again, and has only the other one left. */
         if (event->usurped && event->effects == 0 && world->scene.policy.keep == SEMEL_KEEP_NEVER)
             return;
         sim_broken(world, "nothing is parked for ever", "event %d of key %d is still %s (%s)", event->n, event->key,
                    semel__row_status_name(event->state), semel__class_name(event->error_class));
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_COUNT:
+    case SEMEL_ROW_ABSENT:
+    case SEMEL_ROW_COUNT:
         break;
     }
     sim_broken(world, "none is lost", "event %d has no status", event->n);

@@ -103,7 +103,7 @@ static void look_at_effects(struct sim_world *world)
         if (event == NULL)
             sim_broken(world, "the message is whole", "an effect of nobody");
         sim_note_effect(world, event, false, world->committed->policy.order);
-        if (!event->there || event->state != SEMEL_STATE_COMPLETED)
+        if (!event->there || event->state != SEMEL_ROW_COMPLETED)
             sim_broken(world, "effect and record are one", "event %d took effect, and its row is %s", event->n,
                        event->there ? semel__row_status_name(event->state) : "not there");
     }
@@ -114,7 +114,7 @@ static void look_at_effects(struct sim_world *world)
 static void find_owner(struct sim_world *world, const struct semel_row *row, struct sim_event *event)
 {
     event->owner = -1;
-    if (row->progress.state != SEMEL_STATE_PROCESSING)
+    if (row->progress.state != SEMEL_ROW_PROCESSING)
         return;
     for (int i = 0; i < world->n_actors; i++) {
         struct sim_actor *actor = &world->actors[i];
@@ -163,7 +163,7 @@ static void check_end_of_lease(struct sim_world *world, const struct sim_event *
         return;
     if (claimed_atomic(event) && !event->alone && row->progress.attempts >= event->attempts)
         sim_broken(world, "nobody is charged for others", "event %d ran together with others and is charged", event->n);
-    if (row->progress.state == SEMEL_STATE_COMPLETED || row->progress.state == SEMEL_STATE_REJECTED)
+    if (row->progress.state == SEMEL_ROW_COMPLETED || row->progress.state == SEMEL_ROW_REJECTED)
         sim_broken(world, "no completion under a stale token", "event %d became %s by %s, who had no lease", event->n,
                    semel__row_status_name(row->progress.state), by->owner);
     if (row->updated_us <= event->lease_until_us)
@@ -178,19 +178,18 @@ static void check_move(struct sim_world *world, const struct sim_event *event, c
     if (event->there && semel__state_final(event->state))
         sim_broken(world, "a final row stays", "event %d was %s and became %s", event->n,
                    semel__row_status_name(event->state), semel__row_status_name(to));
-    if (!semel__move_legal(event->there ? event->state : SEMEL_STATE_ABSENT, to))
+    if (!semel__move_legal(event->there ? event->state : SEMEL_ROW_ABSENT, to))
         sim_broken(world, "every move is legal", "event %d went from %s to %s", event->n,
-                   semel__row_status_name(event->there ? event->state : SEMEL_STATE_ABSENT),
-                   semel__row_status_name(to));
-    bool stopped = to == SEMEL_STATE_QUARANTINED || (world->scene.business && to == SEMEL_STATE_PREVENTED);
+                   semel__row_status_name(event->there ? event->state : SEMEL_ROW_ABSENT), semel__row_status_name(to));
+    bool stopped = to == SEMEL_ROW_QUARANTINED || (world->scene.business && to == SEMEL_ROW_PREVENTED);
     if (event->was_final && !event->there && !stopped)
         sim_broken(world, "purging reopens nothing", "event %d was purged and is %s now", event->n,
                    semel__row_status_name(to));
-    if (to == SEMEL_STATE_PROCESSING && event->token != SEMEL_NONE && row->progress.lease_token < event->token)
+    if (to == SEMEL_ROW_PROCESSING && event->token != SEMEL_NONE && row->progress.lease_token < event->token)
         sim_broken(world, "tokens ascend", "event %d has token %lld after %lld", event->n,
                    (long long)row->progress.lease_token, (long long)event->token);
-    if (event->there && event->state == SEMEL_STATE_PROCESSING &&
-        (to != SEMEL_STATE_PROCESSING || row->progress.lease_token != event->token))
+    if (event->there && event->state == SEMEL_ROW_PROCESSING &&
+        (to != SEMEL_ROW_PROCESSING || row->progress.lease_token != event->token))
         check_end_of_lease(world, event, row);
 }
 
@@ -199,7 +198,7 @@ static void check_renewal(const struct sim_world *world, const struct sim_event 
 {
     const struct sim_actor *by = world->committed;
 
-    if (!event->there || event->state != SEMEL_STATE_PROCESSING || row->progress.state != SEMEL_STATE_PROCESSING ||
+    if (!event->there || event->state != SEMEL_ROW_PROCESSING || row->progress.state != SEMEL_ROW_PROCESSING ||
         row->progress.lease_token != event->token || row->progress.lease_until_us == event->lease_until_us)
         return;
     if (event->owner != by->number || event->owner_incarnation != by->incarnation)
@@ -229,7 +228,7 @@ static void check_row(struct sim_world *world, const struct sim_event *event, co
 static bool applied(const struct sim_event *event)
 {
     return (event->was_final && (event->effects > 0 || (event->foregone && event->was_completed))) ||
-           (event->there && event->state == SEMEL_STATE_COMPLETED);
+           (event->there && event->state == SEMEL_ROW_COMPLETED);
 }
 
 static bool over(const struct sim_event *event)
@@ -274,7 +273,7 @@ static bool version_over(const struct sim_world *world, int key, int64_t version
 static void check_gap(const struct sim_world *world, const struct sim_event *event)
 {
     /* One whose gap has timed out is dead, also when the missing version ends in the very same transaction. */
-    const uint64_t until = event->state == SEMEL_STATE_DEAD ? world->looks : UINT64_MAX;
+    const uint64_t until = event->state == SEMEL_ROW_DEAD ? world->looks : UINT64_MAX;
 
     if (world->scene.policy.first_version == SEMEL_FIRST_VERSION_ANY || world->reordered)
         return; /* nothing is remembered until something was applied */
@@ -302,7 +301,7 @@ static void check_versions(const struct sim_world *world, struct sim_event *even
     if (!event->judged)
         return;
     event->judged = false;
-    if (event->state == SEMEL_STATE_STALE)
+    if (event->state == SEMEL_ROW_STALE)
         check_stale(world, event);
     else
         check_gap(world, event);
@@ -319,7 +318,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
         sim_broken(world, "the message is whole", "there is a row of nobody");
     event->mark = world->looks;
     event->arrival = row->arrival;
-    event->gap = progress->state == SEMEL_STATE_WAITING && progress->error_class == SEMEL_CLASS_GAP;
+    event->gap = progress->state == SEMEL_ROW_WAITING && progress->error_class == SEMEL_CLASS_GAP;
     if (event->there && event->state == progress->state && event->attempts == progress->attempts &&
         event->attempts_before == progress->attempts_before && event->updated_us == row->updated_us &&
         (progress->lease_token == SEMEL_NONE || event->token == progress->lease_token) &&
@@ -335,12 +334,12 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
                   semel__row_status_name(progress->state), progress->attempts, semel__class_name(progress->error_class),
                   world->committed->owner);
     find_owner(world, row, event);
-    event->judged = progress->state == SEMEL_STATE_STALE ||
+    event->judged = progress->state == SEMEL_ROW_STALE ||
                     (progress->error_class == SEMEL_CLASS_GAP &&
-                     (progress->state == SEMEL_STATE_DEAD || progress->state == SEMEL_STATE_WAITING));
+                     (progress->state == SEMEL_ROW_DEAD || progress->state == SEMEL_ROW_WAITING));
     event->keyed = semel__str_given(row->order_key);
     event->versioned = row->version != SEMEL_NONE;
-    if (progress->state == SEMEL_STATE_COMPLETED && late_version(world) && event->versioned && event->keyed &&
+    if (progress->state == SEMEL_ROW_COMPLETED && late_version(world) && event->versioned && event->keyed &&
         event->outside && world->committed->inbox.policy->order == SEMEL_ORDER_VERSION &&
         world->last_version[event->key] < event->version)
         world->last_version[event->key] = event->version;
@@ -353,8 +352,8 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     event->retries = progress->retries;
     event->alone = progress->alone;
     event->kept = row->kept;
-    event->prevented |= progress->state == SEMEL_STATE_PREVENTED;
-    event->doubted |= progress->state == SEMEL_STATE_STALE && progress->attempts > 0;
+    event->prevented |= progress->state == SEMEL_ROW_PREVENTED;
+    event->doubted |= progress->state == SEMEL_ROW_STALE && progress->attempts > 0;
     if (progress->lease_token != SEMEL_NONE)
         event->token = progress->lease_token; /* the last one stays to be compared */
     event->lease_until_us = progress->lease_until_us;
@@ -375,7 +374,7 @@ static void check_gone(struct sim_world *world, struct sim_event *event)
         sim_broken(world, "purged below the watermark", "event %d is gone", event->n);
     event->there = false;
     event->was_final = true;
-    event->was_completed = event->state == SEMEL_STATE_COMPLETED;
+    event->was_completed = event->state == SEMEL_ROW_COMPLETED;
     event->retries = event->starts = 0;
 }
 
@@ -386,7 +385,7 @@ static void check_keys(struct sim_world *world)
 
     for (int i = 0; i < world->to_push; i++) {
         const struct sim_event *event = &world->events[i];
-        if (!event->there || event->state != SEMEL_STATE_PROCESSING || !event->keyed || !event->ordered ||
+        if (!event->there || event->state != SEMEL_ROW_PROCESSING || !event->keyed || !event->ordered ||
             claimed_atomic(event))
             continue;
         const struct sim_event *other = holders[event->key];
@@ -408,7 +407,7 @@ void sim_watch(struct sim_world *world)
             check_gone(world, event);
         if (event->there)
             check_versions(world, event);
-        if (event->there && event->state == SEMEL_STATE_COMPLETED && event->effects == 0 && !event->foregone)
+        if (event->there && event->state == SEMEL_ROW_COMPLETED && event->effects == 0 && !event->foregone)
             sim_broken(world, "effect and record are one", "event %d is completed and had no effect", event->n);
     }
     check_keys(world);

@@ -24,7 +24,7 @@ struct haul {
 
 static bool still(const struct semel_row *row)
 {
-    return row->progress.state == SEMEL_STATE_WAITING && row->progress.due_us == SEMEL_NONE;
+    return row->progress.state == SEMEL_ROW_WAITING && row->progress.due_us == SEMEL_NONE;
 }
 
 static bool matches(const struct haul *haul, const struct mem_row *row)
@@ -36,10 +36,10 @@ static bool matches(const struct haul *haul, const struct mem_row *row)
         return false;
     switch (scan->kind) {
     case SEMEL_SCAN_DUE:
-        return (progress->state == SEMEL_STATE_FAILED || progress->state == SEMEL_STATE_WAITING) &&
+        return (progress->state == SEMEL_ROW_FAILED || progress->state == SEMEL_ROW_WAITING) &&
                progress->due_us != SEMEL_NONE && progress->due_us <= scan->now_us && (!scan->kept || row->row.kept);
     case SEMEL_SCAN_EXPIRED:
-        return progress->state == SEMEL_STATE_PROCESSING && progress->lease_until_us < scan->now_us;
+        return progress->state == SEMEL_ROW_PROCESSING && progress->lease_until_us < scan->now_us;
     case SEMEL_SCAN_TOKEN:
         return progress->lease_token != SEMEL_NONE && progress->lease_token == scan->token;
     case SEMEL_SCAN_KEY:

@@ -358,8 +358,8 @@ static bool read_keys(struct semel_mem_db *db, struct mem_consumer *consumer, st
                 continue;
             if (head == NULL || before(row, head, key->by_version))
                 head = row;
-            key->parked += row->progress.state == SEMEL_STATE_WAITING;
-            key->open |= row->progress.state == SEMEL_STATE_PROCESSING || row->progress.state == SEMEL_STATE_UNKNOWN;
+            key->parked += row->progress.state == SEMEL_ROW_WAITING;
+            key->open |= row->progress.state == SEMEL_ROW_PROCESSING || row->progress.state == SEMEL_ROW_UNKNOWN;
         }
         key->head_arrival = head != NULL ? head->arrival : SEMEL_NONE;
         key->head_version = head != NULL ? head->version : SEMEL_NONE;
@@ -685,7 +685,7 @@ static bool wake_first(struct semel_mem_db *db, struct mem_consumer *consumer, c
         if (first == NULL || before(&row->row, &first->row, key->by_version))
             first = row;
     }
-    if (first == NULL || first->row.progress.state != SEMEL_STATE_WAITING ||
+    if (first == NULL || first->row.progress.state != SEMEL_ROW_WAITING ||
         semel__progress_postponed(&first->row.progress, now_us))
         return true;
     proto = *first;
@@ -1062,7 +1062,7 @@ static semel_status mem_large(struct semel_store *store, struct semel_str consum
     int64_t n = 0;
     for (struct mem_rec *rec = NULL; n < max && (rec = semel__mem_next(db, MEM_ROW, rec)) != NULL;) {
         const struct semel_row *row = &((struct mem_row *)rec)->row;
-        bool held = row->progress.state == SEMEL_STATE_DEAD || row->progress.state == SEMEL_STATE_QUARANTINED;
+        bool held = row->progress.state == SEMEL_ROW_DEAD || row->progress.state == SEMEL_ROW_QUARANTINED;
         n += held && rec->key.consumer == known && row->kept && row->payload.n > bytes;
     }
     *ret_n = n;
@@ -1220,21 +1220,21 @@ static bool is_affected(struct semel_mem_db *db, const struct mem_row *row, enum
 {
     const struct semel_progress *progress = &row->row.progress;
     const bool keyed = semel__str_given(row->row.order_key);
-    const bool waits = progress->state == SEMEL_STATE_WAITING || progress->state == SEMEL_STATE_FAILED;
+    const bool waits = progress->state == SEMEL_ROW_WAITING || progress->state == SEMEL_ROW_FAILED;
 
     switch (what) {
     case SEMEL_AFFECTED_ORDERED:
-        return keyed && (waits || progress->state == SEMEL_STATE_PROCESSING);
+        return keyed && (waits || progress->state == SEMEL_ROW_PROCESSING);
     case SEMEL_AFFECTED_VERSIONED:
         return keyed && row->row.version != SEMEL_NONE &&
-               (progress->state == SEMEL_STATE_UNKNOWN || progress->state == SEMEL_STATE_DEAD);
+               (progress->state == SEMEL_ROW_UNKNOWN || progress->state == SEMEL_ROW_DEAD);
     case SEMEL_AFFECTED_BELOW:
         return keyed && waits && row->row.version != SEMEL_NONE && row->row.version < version &&
                without_last(db, row->rec.key.consumer, row->row.order_key);
     case SEMEL_AFFECTED_DOUBTED:
-        if (progress->attempts == 0 || progress->state == SEMEL_STATE_WAITING)
+        if (progress->attempts == 0 || progress->state == SEMEL_ROW_WAITING)
             return progress->attempts > 0;
-        return progress->state == SEMEL_STATE_FAILED &&
+        return progress->state == SEMEL_ROW_FAILED &&
                (progress->attempts > 1 || progress->error_class == SEMEL_CLASS_UNKNOWN ||
                 progress->error_class == SEMEL_CLASS_LEASE || progress->error_class == SEMEL_CLASS_RELEASED);
     case SEMEL_AFFECTED_SOURCED:

@@ -281,7 +281,7 @@ static void attach_row(struct mem_row *row)
     if (row->next != NULL)
         row->next->prev = row;
     consumer->unfinished = row;
-    if (row->row.progress.state == SEMEL_STATE_WAITING)
+    if (row->row.progress.state == SEMEL_ROW_WAITING)
         consumer->waiting++;
 }
 
@@ -298,7 +298,7 @@ static void detach_row(struct mem_row *row)
         consumer->unfinished = row->next;
     if (row->next != NULL)
         row->next->prev = row->prev;
-    if (row->row.progress.state == SEMEL_STATE_WAITING)
+    if (row->row.progress.state == SEMEL_ROW_WAITING)
         consumer->waiting--;
 }
 

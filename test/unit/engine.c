@@ -609,7 +609,7 @@ semel_status command_row(struct engine *e, const char *id, struct semel_command 
                          struct semel_command_result *ret)
 {
     struct semel_row row = row_of(e, id);
-    if (row.progress.state == SEMEL_STATE_ABSENT)
+    if (row.progress.state == SEMEL_ROW_ABSENT)
         row = (struct semel_row){.source = SEMEL_STR("s"), .id = semel__str(id), .version = SEMEL_NONE};
     row.updated_us = 0;
     command.row = &row;

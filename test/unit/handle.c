@@ -234,16 +234,16 @@ void pass(struct handle *d, int64_t us)
 
 void assert_verdict(const struct semel_verdict *v, enum semel_act act, enum semel_why why, enum semel_row_status state)
 {
-    if (v->act != act || v->why != why || v->state != state)
+    if (v->act != act || v->why != why || v->status != state)
         fail_msg("%s, %s, %s instead of %s, %s, %s", semel_act_name(v->act), semel_why_name(v->why),
-                 semel_row_status_name(v->state), semel_act_name(act), semel_why_name(why),
+                 semel_row_status_name(v->status), semel_act_name(act), semel_why_name(why),
                  semel_row_status_name(state));
 }
 
 void begin(struct handle *d, const struct semel_msg *msg, enum semel_act act, enum semel_why why)
 {
     assert_fine(d, semel_inbox_begin(d->s, msg, &d->v, &d->err));
-    assert_verdict(&d->v, act, why, d->v.state);
+    assert_verdict(&d->v, act, why, d->v.status);
 }
 
 void done(struct handle *d, const struct semel_msg *msg)

@@ -11,7 +11,7 @@
 #include "core/state.h"
 
 #define ANY ((struct semel_filter){.received_before_us = SEMEL_NONE, .received_after_us = SEMEL_NONE})
-#define BIT(state) (1u << SEMEL_STATE_##state)
+#define BIT(state) (1u << SEMEL_ROW_##state)
 #define UNENDED (BIT(PROCESSING) | BIT(FAILED) | BIT(WAITING) | BIT(UNKNOWN) | BIT(DEAD) | BIT(QUARANTINED))
 
 /* What is not given is NULL; received_us and due_us count from START_US, 0: START_US and NULL. */
@@ -39,7 +39,7 @@ static inline void put(struct engine *e, struct fake f)
                                    "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, " MOMENT(12) ", " MOMENT(
                                        12) ", " MOMENT(13) ", " MOMENT(14) ", " MOMENT(15) ", 1, 'pa')";
 #undef MOMENT
-    bool leased = f.state == SEMEL_STATE_PROCESSING;
+    bool leased = f.state == SEMEL_ROW_PROCESSING;
     int64_t arrival = sql_int(e, is_postgres(e) ? "SELECT nextval('semel_arrival')"
                                                 : "UPDATE semel_counter SET value = value + 1 WHERE name = 'arrival' "
                                                   "RETURNING value - 1");

@@ -18,11 +18,11 @@ static void copies_of_one_id_are_merged_and_share_its_fate(void **state)
     struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "fail"), msg("a", "ok"), msg("b", "fail"), msg("a", "ok")};
 
     process(e, msgs, COUNT(msgs));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 4, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_FAILED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 4, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_FAILED);
     assert_int_equal(effects_of(e, "a"), 1);
     assert_int_equal(row_of(e, "b").progress.attempts, 1);
     assert_int_equal(e->inbox.counts.why[SEMEL_WHY_DUPLICATE], 3);
@@ -48,10 +48,10 @@ static void copy_with_another_payload_is_a_conflict_and_kept(void **state)
     struct semel__msg msgs[] = {msg("a", "ok"), msg("a", "out"), msg("a", "out"), msg("b", "ok")};
 
     process(e, msgs, COUNT(msgs));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "a"), 1);
     assert_int_equal(conflicts_of(e, "a"), 2);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_CONFLICT], 2);
@@ -64,7 +64,7 @@ static void same_id_with_another_payload_later_is_a_conflict_and_kept(void **sta
 
     process_one(e, msg("a", "ok"));
     process_one(e, msg("a", "out"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "a"), 1);
     assert_int_equal(conflicts_of(e, "a"), 1);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_CONFLICT], 1);
@@ -79,7 +79,7 @@ static void redelivered_conflict_is_kept_too(void **state)
     process_one(e, msg("a", "ok"));
     again.delivery = 2;
     process_one(e, again);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_ROW_COMPLETED);
     assert_int_equal(conflicts_of(e, "a"), 1);
     assert_int_equal(effects_of(e, "a"), 1);
 }
@@ -158,7 +158,7 @@ static void clean_batch_is_one_transaction_and_one_insert_a_message(void **state
     assert_int_equal(e->seen.inserted, 0);
     assert_int_equal(e->seen.settles, 0);
     assert_int_equal(effects_of(e, NULL), 500);
-    assert_settled(e, 499, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 499, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
 }
 
 static semel_status (*settle)(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
@@ -197,7 +197,7 @@ static void key_changes_with_those_in_its_order_only(void **state)
         assert_int_equal(keys_changed, cases[i].keys);
         e->now_us += 3600 * SECOND_US;
     }
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     e->store->ops = own;
 }
 
@@ -235,11 +235,11 @@ static void duplicate_is_given_the_outcome_of_the_original(void **state)
     assert_str(e->settled[0].outcome, "{\"made\":1}");
     assert_str(e->settled[1].outcome, "{\"made\":1}");
     process_one(e, msgs[0]);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_str(e->settled[0].outcome, "{\"made\":1}");
     msgs[0].delivery = 3; /* and by the one look that sifts what came again */
     process_one(e, msgs[0]);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_str(e->settled[0].outcome, "{\"made\":1}");
     assert_int_equal(effects_of(e, "a"), 1);
 }
@@ -276,8 +276,8 @@ static void bad_ids_are_kept_with_their_reason_and_acknowledged(void **state)
         m.id = cases[i].id;
         m.position = semel__str(cases[i].position);
         snprintf(id, sizeof id, "position:%s", cases[i].position);
-        assert_int_equal(quarantined_or(e, m, id), SEMEL_STATE_QUARANTINED);
-        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+        assert_int_equal(quarantined_or(e, m, id), SEMEL_ROW_QUARANTINED);
+        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_ROW_QUARANTINED);
         struct semel_row row = row_of(e, id);
         assert_str(row.progress.error_text, cases[i].reason);
         assert_str(row.payload, "ok");
@@ -294,7 +294,7 @@ static void position_of_a_message_without_id_is_no_real_id(void **state)
     nameless.position = SEMEL_STR("7");
     process_one(e, nameless);
     process_one(e, msg("7", "ok"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 static void message_without_id_and_position_is_kept_under_the_digest_of_its_payload(void **state)
@@ -303,10 +303,10 @@ static void message_without_id_and_position_is_kept_under_the_digest_of_its_payl
     struct semel__msg m = msg("", "ok");
 
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_ROW_QUARANTINED);
     /* sha256 of "ok" */
     assert_int_equal(state_of(e, "sha256:2689367b205c16ce32ed4200942b8b8b1e262dfc70d9bc9fbc77c49699a4f1df"),
-                     SEMEL_STATE_QUARANTINED);
+                     SEMEL_ROW_QUARANTINED);
 }
 
 static void messages_with_unusable_ids_are_kept_apart(void **state)
@@ -314,14 +314,14 @@ static void messages_with_unusable_ids_are_kept_apart(void **state)
     struct engine *e = *state;
 
     process_one(e, msg("\xff", "ok"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_ROW_QUARANTINED);
     process_one(e, msg("\xfe", "ok"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_ROW_QUARANTINED);
     /* sha256 of the payload and the id */
     assert_int_equal(state_of(e, "sha256:0bf10424c1a31a1c2ae74ff87421d6214c999789b6b16ec601077617be19953e"),
-                     SEMEL_STATE_QUARANTINED);
+                     SEMEL_ROW_QUARANTINED);
     assert_int_equal(state_of(e, "sha256:e0431d000aac29d1dcb71f8dd620dcc90c409e97221404d6cebb6188dd63614b"),
-                     SEMEL_STATE_QUARANTINED);
+                     SEMEL_ROW_QUARANTINED);
 }
 
 /* Else the id of one source would pass for that of another. */
@@ -335,7 +335,7 @@ static void message_whose_source_cannot_be_used_is_kept_and_does_not_run(void **
         memset(source, i == 0 ? 'x' : 'y', sizeof source);
         m.source = (struct semel_str){source, sizeof source};
         process_one(e, m);
-        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_ROW_QUARANTINED);
     }
     assert_int_equal(effects_of(e, NULL), 0);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_QUARANTINED], 2); /* they are two */
@@ -364,7 +364,7 @@ static void message_that_must_tell_its_age_and_does_not_is_kept_dead(void **stat
     process(e, msgs, COUNT(msgs));
     for (size_t i = 0; i < COUNT(msgs); i++) {
         const bool bad = i == 1 || i == 2;
-        assert_int_equal(e->settled[i].state, bad ? SEMEL_STATE_DEAD : SEMEL_STATE_COMPLETED);
+        assert_int_equal(e->settled[i].state, bad ? SEMEL_ROW_DEAD : SEMEL_ROW_COMPLETED);
         assert_int_equal(e->settled[i].act, SEMEL_ACK);
     }
 }
@@ -376,8 +376,8 @@ static void id_of_255_bytes_is_taken(void **state)
 
     memset(id, 'x', 255);
     process_one(e, msg(id, "ok"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, id), SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, id), SEMEL_ROW_COMPLETED);
 }
 
 static void payload_beyond_the_routes_limit_is_kept_dead(void **state)
@@ -386,14 +386,14 @@ static void payload_beyond_the_routes_limit_is_kept_dead(void **state)
 
     e->policy.payload_max = 4;
     process_one(e, msg("a", "12345"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
     struct semel_row row = row_of(e, "a");
     assert_str(row.progress.error_text, "the payload has 5 bytes; the route allows 4");
     assert_str(row.payload, "12345");
     assert_int_equal(row.progress.attempts, 0);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
     process_one(e, msg("b", "1234"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* B9: a batch of one more than are kept, and what comes when one of them was discarded. */
@@ -412,17 +412,17 @@ static void past_a_hundred_payloads_beyond_the_limit_the_source_pauses(void **st
     msgs[N] = msg("small", "1234");
     process(e, msgs, N + 1);
     for (size_t i = 0; i < SEMEL_LARGE_MAX; i++)
-        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
-    assert_settled(e, SEMEL_LARGE_MAX, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_STATE_ABSENT);
-    assert_settled(e, N, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, ids[N - 1]), SEMEL_STATE_ABSENT);
+        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
+    assert_settled(e, SEMEL_LARGE_MAX, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_ROW_ABSENT);
+    assert_settled(e, N, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, ids[N - 1]), SEMEL_ROW_ABSENT);
     assert_str(row_of(e, ids[0]).payload, "12345");
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
     e->policy.payload_max = 5; /* what the route allows now is not counted */
     process_one(e, msg("larger", "123456"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
     process_one(e, msgs[N - 1]);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 static void only_what_is_too_large_counts_toward_the_hundred(void **state)
@@ -438,8 +438,8 @@ static void only_what_is_too_large_counts_toward_the_hundred(void **state)
         msgs[i] = msg(ids[i], i == 0 || i == N - 1 ? "12345" : "1234");
     }
     process(e, msgs, N);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, N - 1, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, N - 1, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
 }
 
 /* I4 B9: it is acknowledged, so somebody has to have it. */
@@ -450,7 +450,7 @@ static void what_is_too_large_is_kept_where_payloads_never_are(void **state)
     e->policy.payload_max = 4;
     e->policy.keep = SEMEL_KEEP_NEVER;
     process_one(e, msg("large", "12345"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
     assert_true(row_of(e, "large").kept);
     assert_str(row_of(e, "large").payload, "12345");
     e->policy.permanent_max = 1;
@@ -482,11 +482,11 @@ static void what_stays_with_its_source_is_not_overtaken_in_its_batch(void **stat
     msgs[n + 3].order_key = SEMEL_STR("l");
     process(e, msgs, n);
     process(e, msgs + n, 4);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_STATE_ABSENT);
-    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "k-3"), SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_ROW_ABSENT);
+    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_ROW_ABSENT);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "k-3"), SEMEL_ROW_ABSENT);
 }
 
 static void what_is_too_large_is_not_called_unreadable(void **state)
@@ -513,10 +513,10 @@ static void giant_stays_with_its_broker_and_hinders_nobody(void **state)
     msgs[1].payload = (struct semel_str){bytes, n};
     process(e, msgs, 3);
     free(bytes);
-    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_STATE_ABSENT);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "giant"), SEMEL_STATE_ABSENT);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_ROW_ABSENT);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "giant"), SEMEL_ROW_ABSENT);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
 }
 
@@ -538,11 +538,11 @@ static void waiters_of_a_batch_count_for_the_consumer(void **state)
     e->policy.parked_consumer_max = 1;
     process(e, holders, COUNT(holders));
     process(e, waiters, COUNT(waiters));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
-    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_WAITING);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_ROW_ABSENT);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
     process_one(e, waiters[1]); /* and from one that comes later */
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_ROW_ABSENT);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 2);
 }
 
@@ -554,19 +554,19 @@ static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
     m.business[0] = (struct semel_str){"\xff", 1};
     m.n_business = 1;
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
     assert_str(row_of(e, "a").progress.error_text, "business key is not UTF-8 text without NUL");
 
     m = msg("k", "ok");
     m.order_key = (struct semel_str){"\xff", 1};
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
     assert_str(row_of(e, "k").progress.error_text, "order key is not UTF-8 text without NUL");
 
     m = msg("b", "ok");
     m.type = m.traceparent = m.headers = m.position = (struct semel_str){"\xff", 1};
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     struct semel_row row = row_of(e, "b");
     assert_null(row.type.p);
     assert_null(row.traceparent.p);
@@ -587,10 +587,10 @@ static void giant_is_not_overtaken_in_its_batch(void **state) /* B9 I13 */
     msgs[1].payload = (struct semel_str){bytes, n};
     process(e, msgs, 4);
     free(bytes);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_ROW_ABSENT);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_ABSENT);
 }
 
 /* ---- rows that are there ------------------------------------------------------------------------------ */
@@ -603,15 +603,15 @@ static void damaged_row_is_later_with_an_alert_and_the_others_go_on(void **state
     process_one(e, msgs[1]);
     damage(e, "b");
     process(e, msgs, 3);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_ROW_ABSENT);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DAMAGED], 1);
     assert_non_null(strstr(e->alert_text, " must be "));
     assert_int_equal(effects_of(e, "b"), 1);
     msgs[1].delivery = 2; /* nor behind a claim */
     process_one(e, msgs[1]);
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_ROW_ABSENT);
     assert_int_equal(effects_of(e, "b"), 1);
 }
 
@@ -622,16 +622,16 @@ static void payload_that_is_never_kept_stays_with_the_broker_until_it_is_done(vo
 
     e->policy.keep = SEMEL_KEEP_NEVER;
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     assert_false(row_of(e, "a").kept);
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BACKOFF, SEMEL_STATE_FAILED);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BACKOFF, SEMEL_ROW_FAILED);
     size_t n;
     e->now_us += 10 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err)); /* the store has nothing to run */
     assert_int_equal(n, 0);
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_ROW_COMPLETED);
     assert_int_equal(row_of(e, "a").progress.attempts, 2);
     assert_int_equal(effects_of(e, "a"), 1);
 }
@@ -642,8 +642,7 @@ static void repeat_is_decided_by_the_row(void **state)
     struct engine *e = *state;
     const char *words[] = {"ok", "bad", "reject", "fail"};
     const enum semel_why whys[] = {SEMEL_WHY_DUPLICATE, SEMEL_WHY_DEAD, SEMEL_WHY_DUPLICATE, SEMEL_WHY_BACKOFF};
-    const enum semel_row_status states[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED,
-                                            SEMEL_STATE_FAILED};
+    const enum semel_row_status states[] = {SEMEL_ROW_COMPLETED, SEMEL_ROW_DEAD, SEMEL_ROW_REJECTED, SEMEL_ROW_FAILED};
 
     for (int delivery = 1; delivery <= 2; delivery++)
         for (size_t i = 0; i < COUNT(words); i++) {

@@ -16,7 +16,7 @@
 static void assert_clean(struct engine *e, const char *id)
 {
     struct semel_row row = row_of(e, id);
-    assert_int_equal(row.progress.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(row.progress.state, SEMEL_ROW_COMPLETED);
     assert_int_equal(row.progress.attempts, 1);
     assert_int_equal(attempts_of(e, id), 0);
     assert_int_equal(effects_of(e, id), 1);
@@ -35,7 +35,7 @@ static void assert_blamed(struct engine *e, const char *id, enum semel_row_statu
 static void assert_untouched(struct engine *e, size_t i, const char *id)
 {
     assert_int_equal(e->settled[i].act, SEMEL_LATER);
-    assert_int_equal(state_of(e, id), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, id), SEMEL_ROW_ABSENT);
     assert_int_equal(effects_of(e, id), 0);
     assert_int_equal(attempts_of(e, id), 0);
 }
@@ -52,8 +52,8 @@ static void failing_message_is_cut_out_and_its_neighbours_are_not_charged(void *
     assert_clean(e, "a");
     assert_clean(e, "c");
     assert_clean(e, "d");
-    assert_blamed(e, "b", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_blamed(e, "b", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     struct semel_row row = row_of(e, "b");
     assert_str(row.progress.error_text, "try again");
     assert_str(row.payload, "fail");
@@ -72,7 +72,7 @@ static void permanent_failure_is_dead_at_once_with_an_alert(void **state)
     struct semel__msg msgs[] = {msg("a", "bad"), msg("b", "ok")};
 
     process(e, msgs, 2);
-    assert_blamed(e, "a", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+    assert_blamed(e, "a", SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     assert_clean(e, "b");
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
     assert_non_null(strstr(e->alert_text, "cannot be done"));
@@ -84,9 +84,9 @@ static void every_message_may_fail_and_each_is_charged_once(void **state)
     struct semel__msg msgs[] = {msg("a", "fail"), msg("b", "bad"), msg("c", "fail")};
 
     process(e, msgs, 3);
-    assert_blamed(e, "a", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-    assert_blamed(e, "b", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
-    assert_blamed(e, "c", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "a", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "b", SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
+    assert_blamed(e, "c", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
 }
 
 /* P62: the COMMIT of eight fails and names nobody; halving finds the one. */
@@ -102,7 +102,7 @@ static void deferred_foreign_key_blames_the_single_culprit(void **state)
     for (size_t i = 0; i < 8; i++)
         if (i != 5)
             assert_clean(e, ids[i]);
-    assert_blamed(e, "f", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "f", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
     assert_str(row_of(e, "f").progress.error_text, "a deferred foreign key is violated");
     assert_int_equal(sql_int(e, "SELECT count(*) FROM child"), 7);
 }
@@ -128,7 +128,7 @@ static void handler_that_ends_the_transaction_is_stopped_and_blamed_alone(void *
         process(e, msgs, 3);
         assert_clean(e, ids[0]);
         assert_clean(e, ids[2]);
-        assert_blamed(e, ids[1], SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+        assert_blamed(e, ids[1], SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     }
     assert_int_equal(sql_int(e, "SELECT count(*) FROM parent"), 1);
 }
@@ -140,7 +140,7 @@ static void failing_statement_is_judged_by_its_code(void **state)
     struct semel__msg msgs[] = {msg("a", "sql:INSERT INTO parent VALUES (1)"), msg("b", "ok")};
 
     process(e, msgs, 2);
-    assert_blamed(e, "a", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+    assert_blamed(e, "a", SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     assert_clean(e, "b");
     msgs[0] = msg("c", "ok");
     msgs[1] = msg("d", "sql:INSERT INTO missing VALUES (1)");
@@ -161,7 +161,7 @@ static void rejected_is_final_leaves_no_effect_and_releases_its_business_key(voi
     m.business[0] = SEMEL_STR("order-1");
     m.n_business = 1;
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_REJECTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_REJECTED);
     struct semel_row row = row_of(e, "a");
     assert_str(row.progress.error_text, "no stock");
     assert_str(row.progress.outcome, "{\"no\":1}");
@@ -176,7 +176,7 @@ static void rejected_is_final_leaves_no_effect_and_releases_its_business_key(voi
     process_one(e, other);
     assert_clean(e, "b");
     process_one(e, m); /* I9: its own repeat is given what was said */
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_REJECTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_REJECTED);
     assert_str(e->settled[0].outcome, "{\"no\":1}");
 }
 
@@ -209,7 +209,7 @@ static void set_based_statement_must_name_each_id_exactly_once(void **state)
         assert_clean(e, ids[0]);
         assert_clean(e, ids[1]);
         assert_clean(e, ids[3]);
-        assert_blamed(e, ids[2], SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+        assert_blamed(e, ids[2], SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
         struct semel_str text = row_of(e, ids[2]).progress.error_text;
         assert_true(text.n < 200);
         assert_non_null(strstr(text.p, texts[i]));
@@ -256,7 +256,7 @@ static void failing_set_is_halved_until_the_culprit_is_alone(void **state)
 
     use_sets(e, SET_ALL, NULL);
     process(e, msgs, 5);
-    assert_blamed(e, "c", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+    assert_blamed(e, "c", SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     assert_clean(e, "a");
     assert_clean(e, "b");
     assert_clean(e, "d");
@@ -298,9 +298,9 @@ static void failing_message_is_blamed_in_the_transaction_of_its_batch(void **sta
     assert_clean(e, "c");
     assert_clean(e, "d");
     assert_str(row_of(e, "d").progress.outcome, "{\"made\":1}");
-    assert_blamed(e, "b", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "b", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
     assert_str(row_of(e, "b").progress.error_text, "try again");
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     assert_int_equal(e->inbox.counts.done, 3);
     assert_int_equal(e->inbox.counts.failed, 1);
     assert_int_equal(e->inbox.counts.blamed, 1);
@@ -344,9 +344,9 @@ static void several_may_fail_in_one_batch_and_each_is_charged_once(void **state)
         if (words[i][0] == 'o')
             assert_clean(e, ids[i]);
         else if (words[i][0] == 'f')
-            assert_blamed(e, ids[i], SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+            assert_blamed(e, ids[i], SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
         else
-            assert_blamed(e, ids[i], words[i][0] == 'b' ? SEMEL_STATE_DEAD : SEMEL_STATE_REJECTED,
+            assert_blamed(e, ids[i], words[i][0] == 'b' ? SEMEL_ROW_DEAD : SEMEL_ROW_REJECTED,
                           words[i][0] == 'b' ? SEMEL_CLASS_PERMANENT : SEMEL_CLASS_REJECTED);
     }
 }
@@ -388,21 +388,21 @@ static void message_behind_one_that_failed_in_its_batch_waits(void **state)
     process(e, msgs, COUNT(msgs));
     assert_int_equal(e->inbox.counts.transactions, 2);
     assert_clean(e, "a1");
-    assert_blamed(e, "a2", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "a2", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
     for (size_t i = 2; i < 4; i++) {
-        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
         assert_int_equal(row_of(e, i == 2 ? "a3" : "a4").progress.attempts, 0);
         assert_int_equal(effects_of(e, i == 2 ? "a3" : "a4"), 0);
     }
     assert_clean(e, "b1");
-    assert_blamed(e, "c1", SEMEL_STATE_REJECTED, SEMEL_CLASS_REJECTED);
+    assert_blamed(e, "c1", SEMEL_ROW_REJECTED, SEMEL_CLASS_REJECTED);
     assert_clean(e, "c2"); /* behind what is at its end it runs */
     e->now_us += 10 * SECOND_US;
     e->mended = true;
     size_t n = 0;
     for (int i = 0; i < 3; i++)
         assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
-    assert_int_equal(state_of(e, "a4"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a4"), SEMEL_ROW_COMPLETED);
 }
 
 static void later_version_does_not_run_past_one_that_failed_in_its_batch(void **state)
@@ -416,10 +416,10 @@ static void later_version_does_not_run_past_one_that_failed_in_its_batch(void **
     process(e, msgs, COUNT(msgs));
     assert_int_equal(e->inbox.counts.transactions, 2);
     assert_clean(e, "a1");
-    assert_blamed(e, "a2", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-    assert_int_equal(state_of(e, "a3"), SEMEL_STATE_WAITING);
+    assert_blamed(e, "a2", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_int_equal(state_of(e, "a3"), SEMEL_ROW_WAITING);
     assert_int_equal(effects_of(e, "a3"), 0);
-    assert_blamed(e, "b1", SEMEL_STATE_REJECTED, SEMEL_CLASS_REJECTED);
+    assert_blamed(e, "b1", SEMEL_ROW_REJECTED, SEMEL_CLASS_REJECTED);
     assert_clean(e, "b2"); /* what was rejected is stepped over */
 }
 
@@ -434,12 +434,12 @@ static void business_duplicate_of_one_that_failed_in_its_batch_is_not_prevented(
     make_wary(e);
     process(e, msgs, COUNT(msgs));
     assert_int_equal(e->inbox.counts.transactions, 2);
-    assert_blamed(e, "a", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
-    assert_blamed(e, "c", SEMEL_STATE_REJECTED, SEMEL_CLASS_REJECTED);
+    assert_blamed(e, "a", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
+    assert_blamed(e, "c", SEMEL_ROW_REJECTED, SEMEL_CLASS_REJECTED);
     assert_clean(e, "d");
     assert_clean(e, "e");
-    assert_int_equal(state_of(e, "f"), SEMEL_STATE_PREVENTED);
+    assert_int_equal(state_of(e, "f"), SEMEL_ROW_PREVENTED);
 }
 
 /* Only what this transaction has inserted is taken out again: a stored row that is left out stays as it is. */
@@ -453,12 +453,12 @@ static void stored_row_whose_intent_fails_in_its_batch_stays(void **state)
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process_one(e, first);
     process_one(e, msgs[1]);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
     int64_t arrival = row_of(e, "b").arrival;
     make_wary(e);
     process(e, msgs, COUNT(msgs));
-    assert_blamed(e, "a", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_blamed(e, "a", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "b").arrival, arrival);
 }
 
@@ -477,7 +477,7 @@ static void batch_is_cut_when_a_dependent_has_run_already(void **state)
     assert_int_equal(e->inbox.counts.cuts, 1);
     assert_clean(e, "j");
     assert_clean(e, "j2");
-    assert_int_equal(state_of(e, "i"), SEMEL_STATE_PREVENTED);
+    assert_int_equal(state_of(e, "i"), SEMEL_ROW_PREVENTED);
     const char *committed = strstr(e->trace, "rollback ");
     assert_non_null(committed);
     assert_non_null(strstr(committed, "run:j run:j2 commit "));
@@ -494,11 +494,11 @@ static void copies_of_one_that_is_left_out_share_its_fate(void **state)
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     make_wary(e);
     process(e, msgs, COUNT(msgs));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
-    assert_settled(e, 4, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_FAILED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_WAITING);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
+    assert_settled(e, 4, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_FAILED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_WAITING);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_ROW_WAITING);
     assert_int_equal(conflicts_of(e, "a2"), 1);
     assert_int_equal(attempts_of(e, "a1"), 1);
 }
@@ -521,9 +521,9 @@ static void unknown_commit_of_a_batch_with_a_failure_charges_once(void **state)
         fail_at(e, "commit", 1, faults[i]);
         process(e, msgs, 4);
         assert_clean(e, ids[0]);
-        assert_blamed(e, ids[1], SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-        assert_int_equal(state_of(e, ids[2]), SEMEL_STATE_WAITING);
-        assert_int_equal(state_of(e, ids[3]), SEMEL_STATE_WAITING);
+        assert_blamed(e, ids[1], SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
+        assert_int_equal(state_of(e, ids[2]), SEMEL_ROW_WAITING);
+        assert_int_equal(state_of(e, ids[3]), SEMEL_ROW_WAITING);
     }
 }
 
@@ -542,7 +542,7 @@ static void deferred_constraint_is_blamed_in_the_transaction_of_its_batch(void *
     for (size_t i = 0; i < 9; i++)
         if (i != 5)
             assert_clean(e, ids[i]);
-    assert_blamed(e, "f", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "f", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
     assert_int_equal(sql_int(e, "SELECT count(*) FROM child"), 8);
 }
 
@@ -558,7 +558,7 @@ static void constraints_stay_deferred_behind_a_check(void **state)
     e->inbox.wary_deferred = 1000;
     process_as_one(e, msgs, 3);
     assert_clean(e, "a");
-    assert_blamed(e, "b", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "b", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
     assert_clean(e, "c");
 }
 
@@ -580,8 +580,8 @@ static void deferred_constraint_of_a_neighbour_is_not_charged_to_the_suspect(voi
         e->inbox.wary_deferred = 0;
         process(e, msgs, 4);
         assert_clean(e, ids[0]);
-        assert_blamed(e, ids[1], SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-        assert_blamed(e, ids[2], SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+        assert_blamed(e, ids[1], SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
+        assert_blamed(e, ids[2], SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
         assert_clean(e, ids[3]);
     }
 }
@@ -598,7 +598,7 @@ static void suspect_that_succeeds_is_not_charged_with_what_a_neighbour_broke(voi
     runs_of_b = 0;
     e->on_run = heal_b;
     process(e, msgs, 3);
-    assert_blamed(e, "a", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "a", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
     assert_clean(e, "b");
     assert_clean(e, "c");
 }
@@ -613,7 +613,7 @@ static void deferred_constraint_that_fails_the_commit_is_found_by_halves(void **
     process(e, msgs, 3);
     assert_true(e->inbox.counts.cuts > 0);
     assert_clean(e, "a");
-    assert_blamed(e, "b", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_blamed(e, "b", SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
     assert_clean(e, "c");
     assert_true(e->inbox.wary_deferred > 0);
 }
@@ -627,12 +627,12 @@ static void only_failures_of_data_are_blamed_in_the_transaction_of_a_batch(void 
     make_wary(e);
     process_as_one(e, msgs, 3);
     assert_clean(e, "a");
-    assert_blamed(e, "b", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+    assert_blamed(e, "b", SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     assert_clean(e, "c");
     if (is_postgres(e)) {
         struct semel__msg more[] = {msg("d", "ok"), msg("e", "sql:SELECT 1 / 0"), msg("f", "ok")};
         process_as_one(e, more, 3);
-        assert_blamed(e, "e", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+        assert_blamed(e, "e", SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     }
     struct semel__msg last[] = {msg("g", "ok"),
                                 msg("h",
@@ -642,7 +642,7 @@ static void only_failures_of_data_are_blamed_in_the_transaction_of_a_batch(void 
     process(e, last, 3);
     assert_int_equal(e->inbox.counts.cuts, cuts + 1);
     assert_clean(e, "g");
-    assert_blamed(e, "h", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+    assert_blamed(e, "h", SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     assert_clean(e, "i");
 }
 
@@ -682,7 +682,7 @@ static void ten_failures_in_a_row_stop_a_wary_batch(void **state)
     assert_int_equal(try_process(e, msgs, 30), SEMEL_RETRY);
     assert_string_equal(e->err.text, "10 messages failed in a row: the route pauses");
     for (size_t i = 13; i < 23; i++)
-        assert_blamed(e, ids[i], SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+        assert_blamed(e, ids[i], SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     for (size_t i = 23; i < 30; i++)
         assert_untouched(e, i, ids[i]);
     assert_int_equal(e->inbox.counts.transactions, 1);
@@ -731,7 +731,7 @@ static void queued_statement_that_fails_is_blamed_in_the_transaction_of_its_batc
         if (semel__str_eqz(msgs[i].payload, "ok"))
             assert_clean(e, ids[i]);
         else
-            assert_blamed(e, ids[i], i == 42 ? SEMEL_STATE_FAILED : SEMEL_STATE_DEAD,
+            assert_blamed(e, ids[i], i == 42 ? SEMEL_ROW_FAILED : SEMEL_ROW_DEAD,
                           i == 42 ? SEMEL_CLASS_TRANSIENT : SEMEL_CLASS_PERMANENT);
     }
     assert_int_equal(e->inbox.counts.blamed, 10);
@@ -821,7 +821,7 @@ static void wary_batch_ends_as_its_messages_do_one_by_one(void **state)
         for (size_t i = 0; i < DRAWN; i++) {
             const struct end *a = &alone[i], *b = &together[i];
             /* One that waits behind a gap is woken by the version before the missing one, if that comes by itself. */
-            bool same = a->state == b->state && (a->cls == b->cls || a->state == SEMEL_STATE_WAITING);
+            bool same = a->state == b->state && (a->cls == b->cls || a->state == SEMEL_ROW_WAITING);
             if (!same || a->attempts != b->attempts || a->effects != b->effects || a->logged != b->logged)
                 fail_msg("round %zu, message %zu: alone %d %d %d, together %d %d %d", round, i, (int)a->state,
                          (int)a->cls, a->attempts, (int)b->state, (int)b->cls, b->attempts);
@@ -838,7 +838,7 @@ static void set_based_handler_is_halved_also_where_failures_are_about(void **sta
     make_wary(e);
     use_sets(e, SET_SKIP, "c");
     process(e, msgs, 4);
-    assert_blamed(e, "c", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+    assert_blamed(e, "c", SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
     assert_clean(e, "a");
     assert_clean(e, "b");
     assert_clean(e, "d");
@@ -870,7 +870,7 @@ static void contention_that_stays_leaves_the_rest_for_later(void **state)
 
     assert_int_equal(try_process(e, msgs, 3), SEMEL_RETRY);
     assert_int_equal(e->err.cls, SEMEL_CLASS_TRANSIENT);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_untouched(e, 1, "b");
     assert_untouched(e, 2, "c");
 }
@@ -894,7 +894,7 @@ static void world_that_fails_charges_nobody_and_leaves_the_rest_for_later(void *
         if (statuses[i] == SEMEL_CLOSED)
             assert_ok(e, semel_store_reopen(e->store, &e->err));
         assert_clean(e, ids[0]); /* the batch was cut around the failing one first */
-        assert_blamed(e, ids[1], SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+        assert_blamed(e, ids[1], SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
         assert_untouched(e, 2, ids[2]);
         assert_untouched(e, 3, ids[3]);
     }
@@ -955,7 +955,7 @@ static void ten_failures_in_a_row_stop_the_batch(void **state)
     assert_string_equal(e->err.text, "10 messages failed in a row: the route pauses");
     for (size_t i = 0; i < 20; i++) {
         if (i < 10)
-            assert_blamed(e, ids[i], SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
+            assert_blamed(e, ids[i], SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT);
         else
             assert_untouched(e, i, ids[i]);
     }

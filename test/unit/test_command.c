@@ -99,16 +99,16 @@ static void every_state_has_its_answer(void **state)
 {
     struct engine *e = *state;
     static const char *const words[] = {"retry", "discard", "resolve"};
-    static const enum semel_row_status becomes[] = {SEMEL_STATE_FAILED, SEMEL_STATE_REJECTED, SEMEL_STATE_COMPLETED};
+    static const enum semel_row_status becomes[] = {SEMEL_ROW_FAILED, SEMEL_ROW_REJECTED, SEMEL_ROW_COMPLETED};
     char text[100];
 
     fill(e);
     for (int kind = 0; kind < 3; kind++)
-        for (enum semel_row_status s = SEMEL_STATE_PROCESSING; s < SEMEL_STATE_COUNT; s++) {
-            const char *id = s == SEMEL_STATE_QUARANTINED ? "position:quarantined" : semel__row_status_name(s);
-            bool open = s == SEMEL_STATE_DEAD || s == SEMEL_STATE_QUARANTINED || s == SEMEL_STATE_UNKNOWN;
-            bool may = open || (s == SEMEL_STATE_FAILED && kind != SEMEL_COMMAND_RESOLVE) ||
-                       (s == SEMEL_STATE_WAITING && kind != SEMEL_COMMAND_RESOLVE); /* by force, through its gap */
+        for (enum semel_row_status s = SEMEL_ROW_PROCESSING; s < SEMEL_ROW_COUNT; s++) {
+            const char *id = s == SEMEL_ROW_QUARANTINED ? "position:quarantined" : semel__row_status_name(s);
+            bool open = s == SEMEL_ROW_DEAD || s == SEMEL_ROW_QUARANTINED || s == SEMEL_ROW_UNKNOWN;
+            bool may = open || (s == SEMEL_ROW_FAILED && kind != SEMEL_COMMAND_RESOLVE) ||
+                       (s == SEMEL_ROW_WAITING && kind != SEMEL_COMMAND_RESOLVE); /* by force, through its gap */
             enum semel_row_status after;
             if (state_of(e, id) != s) /* answered before by another word: make it anew */
                 continue;
@@ -122,8 +122,8 @@ static void every_state_has_its_answer(void **state)
                      words[kind]);
             if (!may)
                 assert_string_equal(e->err.text, text);
-            if (may && kind == SEMEL_COMMAND_RETRY && s != SEMEL_STATE_FAILED) /* retried: now it is failed */
-                obeyed(e, SEMEL_COMMAND_DISCARD, id, SEMEL_STATE_REJECTED);
+            if (may && kind == SEMEL_COMMAND_RETRY && s != SEMEL_ROW_FAILED) /* retried: now it is failed */
+                obeyed(e, SEMEL_COMMAND_DISCARD, id, SEMEL_ROW_REJECTED);
         }
     assert_false(command(e, order(SEMEL_COMMAND_RETRY, "nobody"), &(enum semel_row_status){0}));
     assert_string_equal(e->err.text, "there is no such message");
@@ -142,10 +142,10 @@ static void command_on_a_row_that_was_touched_since_is_not_obeyed(void **state)
     work(e, 1); /* it fails once more */
     assert_false(command(e, c, &after));
     assert_string_equal(e->err.text, "the message has changed since it was looked at: look again");
-    assert_int_equal(state_of(e, "failed"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "failed"), SEMEL_ROW_FAILED);
     c.updated_us = row_of(e, "failed").updated_us;
     assert_true(command(e, c, &after));
-    assert_int_equal(after, SEMEL_STATE_REJECTED);
+    assert_int_equal(after, SEMEL_ROW_REJECTED);
 }
 
 static void dead_quarantined_and_unknown_may_be_discarded_and_resolved(void **state)
@@ -156,7 +156,7 @@ static void dead_quarantined_and_unknown_may_be_discarded_and_resolved(void **st
     fill(e);
     for (size_t i = 0; i < 3; i++)
         obeyed(e, i == 1 ? SEMEL_COMMAND_RESOLVE : SEMEL_COMMAND_DISCARD, open[i],
-               i == 1 ? SEMEL_STATE_COMPLETED : SEMEL_STATE_REJECTED);
+               i == 1 ? SEMEL_ROW_COMPLETED : SEMEL_ROW_REJECTED);
     struct semel_row row = row_of(e, "dead");
     assert_int_equal(row.progress.error_class, SEMEL_CLASS_DISCARDED);
     assert_str(row.progress.error_text, "ticket 7");
@@ -174,8 +174,8 @@ static void retried_message_keeps_its_id_and_has_a_new_budget_of_attempts(void *
     process_one(e, msg("a", "fail"));
     e->now_us += 10 * SECOND_US;
     work(e, 1);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
-    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_DEAD);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_ROW_FAILED);
     struct semel_row row = row_of(e, "a");
     assert_int_equal(row.progress.attempts, 2);
     assert_int_equal(row.progress.attempts_before, 2);
@@ -183,18 +183,18 @@ static void retried_message_keeps_its_id_and_has_a_new_budget_of_attempts(void *
     assert_int_equal(row.progress.due_us, e->now_us);
     assert_str(row.progress.error_text, "try again");
     work(e, 1);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_FAILED);
     e->now_us += 10 * SECOND_US;
     work(e, 1);
     row = row_of(e, "a");
-    assert_int_equal(row.progress.state, SEMEL_STATE_DEAD);
+    assert_int_equal(row.progress.state, SEMEL_ROW_DEAD);
     assert_int_equal(row.progress.attempts, 4);
     assert_int_equal(attempts_of(e, "a"), 4);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 2);
     e->mended = true;
-    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_ROW_FAILED);
     work(e, 1);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "a"), 1);
 }
 
@@ -206,12 +206,12 @@ static void second_operator_is_told_that_he_was_late(void **state)
 
     process_one(e, msg("a", "bad"));
     e->mended = true;
-    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_ROW_FAILED);
     assert_false(command(e, order(SEMEL_COMMAND_RETRY, "a"), &after)); /* not run yet, and due anyway */
     assert_string_equal(e->err.text, "the message is to be retried already: it has not run since");
     work(e, 1);
     assert_false(command(e, order(SEMEL_COMMAND_RETRY, "a"), &after));
-    assert_int_equal(after, SEMEL_STATE_COMPLETED);
+    assert_int_equal(after, SEMEL_ROW_COMPLETED);
     assert_string_equal(e->err.text, "the message is completed: there is nothing to retry");
     assert_int_equal(effects_of(e, "a"), 1);
     assert_int_equal(audits_of(e), 1);
@@ -241,7 +241,7 @@ static void retry_is_refused_with_its_reason(void **state)
     c.command.who = (struct semel_str){"\xff", 1};
     refused(e, c, SEMEL_JUDGED_ALLOWED, "who is not UTF-8 text without NUL");
     assert_int_equal(audits_of(e), 0);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_DEAD);
 }
 
 /* I16: older than the dedupe retention: refused unless forced. */
@@ -291,7 +291,7 @@ static void retry_without_a_kept_payload_is_refused(void **state)
     process_one(e, msg("a", "bad"));
     refused(e, order(SEMEL_COMMAND_RETRY, "a"), SEMEL_JUDGED_NOT_KEPT,
             "the payload was not kept: only its broker can bring this message again");
-    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_ROW_REJECTED);
 }
 
 /* ---- keys --------------------------------------------------------------------------------------------- */
@@ -308,7 +308,7 @@ static void successors_are_woken(void **state)
         process_one(e, keyed(first, "bad", key, SEMEL_NONE));
         process_one(e, keyed(second, "ok", key, SEMEL_NONE));
         assert_int_equal(row_of(e, second).progress.due_us, SEMEL_NONE);
-        obeyed(e, kinds[i], first, i == 0 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
+        obeyed(e, kinds[i], first, i == 0 ? SEMEL_ROW_REJECTED : SEMEL_ROW_COMPLETED);
         assert_int_equal(row_of(e, second).progress.due_us, e->now_us);
         work(e, 1);
         assert_int_equal(effects_of(e, second), 1);
@@ -324,12 +324,12 @@ static void version_advances_when_its_message_is_discarded(void **state)
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("v1", "bad", "k", 1));
     process_one(e, keyed("v2", "ok", "k", 2));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    obeyed(e, SEMEL_COMMAND_DISCARD, "v1", SEMEL_STATE_REJECTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "v1", SEMEL_ROW_REJECTED);
     work(e, 1);
-    assert_int_equal(state_of(e, "v2"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "v2"), SEMEL_ROW_COMPLETED);
     process_one(e, keyed("v1 again", "ok", "k", 1));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_ROW_STALE);
 }
 
 /* A2 P74: v1 is applied, v7 waits and is discarded: v2 to v6 are still to come, and v7 is stepped over. */
@@ -343,17 +343,17 @@ static void discard_ahead_of_a_gap_leaves_the_missing_versions_their_turn(void *
     process_one(e, keyed("v1", "ok", "k", 1));
     process_one(e, keyed("v7", "ok", "k", 7));
     process_one(e, keyed("bogus", "ok", "k", 20261116));
-    obeyed(e, SEMEL_COMMAND_DISCARD, "v7", SEMEL_STATE_REJECTED);
-    obeyed(e, SEMEL_COMMAND_DISCARD, "bogus", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "v7", SEMEL_ROW_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "bogus", SEMEL_ROW_REJECTED);
     for (int64_t v = 2; v <= 9; v++) {
         snprintf(id, sizeof id, "n%d", (int)v);
         if (v != 7)
             process_one(e, keyed(id, "ok", "k", v));
         if (v != 7)
-            assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+            assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     }
     process_one(e, keyed("v7 again", "ok", "k", 7));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_ROW_STALE);
 }
 
 /* A2 P74 */
@@ -370,18 +370,18 @@ static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
     process_one(e, keyed("v3", "ok", "k", 3));
     e->now_us += e->policy.gap_timeout_us + 1;
     work(e, 0);
-    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_DEAD);
-    obeyed(e, SEMEL_COMMAND_RETRY, "v3", SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "v3"), SEMEL_ROW_DEAD);
+    obeyed(e, SEMEL_COMMAND_RETRY, "v3", SEMEL_ROW_WAITING);
     work(e, 0);
-    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_WAITING); /* under a new timer */
+    assert_int_equal(state_of(e, "v3"), SEMEL_ROW_WAITING); /* under a new timer */
     e->now_us += e->policy.gap_timeout_us + 1;
     work(e, 0);
-    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "v3"), SEMEL_ROW_DEAD);
     assert_true(command(e, force, &after));
     work(e, 1);
-    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "v3"), SEMEL_ROW_COMPLETED);
     process_one(e, keyed("v2", "ok", "k", 2));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_ROW_STALE);
 }
 
 /* P74 A2: a version that was skipped comes again and finds no room to park: it is to be waited for all the same. */
@@ -393,14 +393,14 @@ static void skipped_version_that_finds_no_room_is_waited_for(void **state)
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("v1", "ok", "k", 1));
     process_one(e, keyed("v3", "ok", "k", 3));
-    obeyed(e, SEMEL_COMMAND_DISCARD, "v3", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "v3", SEMEL_ROW_REJECTED);
     e->policy.parked_key_max = 1;
     process_one(e, keyed("v9", "ok", "k", 9));
     process_one(e, keyed("v3 again", "ok", "k", 3));
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_GAP, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_GAP, SEMEL_ROW_ABSENT);
     process_one(e, keyed("v2", "ok", "k", 2));
     process_one(e, keyed("v3 again", "ok", "k", 3));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* A retried head runs before what waits behind it. */
@@ -411,7 +411,7 @@ static void retried_head_runs_before_its_successors(void **state)
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process_one(e, keyed("a1", "bad", "a", SEMEL_NONE));
     process_one(e, keyed("a2", "ok", "a", SEMEL_NONE));
-    obeyed(e, SEMEL_COMMAND_RETRY, "a1", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a1", SEMEL_ROW_FAILED);
     e->mended = true;
     work(e, 2);
     assert_true(strstr(e->trace, "run:a1") < strstr(e->trace, "run:a2"));
@@ -430,9 +430,9 @@ static void discarded_message_gives_its_business_key_up(void **state)
     m = msg("b", "ok");
     m.business[0] = SEMEL_STR("pay");
     m.n_business = 1;
-    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_ROW_REJECTED);
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* ---- audit and world ---------------------------------------------------------------------------------- */
@@ -444,8 +444,8 @@ static void audit_says_who_did_what_and_why(void **state)
     const struct semel_mem_audit *audits;
 
     process_one(e, msg("a", "bad"));
-    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
-    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_ROW_FAILED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_ROW_REJECTED);
     assert_int_equal(semel__mem_audits(e->db, &audits), 2);
     assert_str(audits[0].line.what, "retry");
     assert_str(audits[1].line.what, "discard");
@@ -473,11 +473,11 @@ static void command_that_fails_on_the_way_changes_nothing(void **state)
         assert_false(result.done);
         if (e->dead)
             assert_ok(e, semel_store_reopen(e->store, &e->err));
-        assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+        assert_int_equal(state_of(e, "a"), SEMEL_ROW_DEAD);
         assert_int_equal(audits_of(e), 0);
     }
     forget(e);
-    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_ROW_FAILED);
     assert_int_equal(audits_of(e), 1);
 }
 
@@ -511,7 +511,7 @@ static void command_on_a_row_of_another_key_is_not_obeyed(void **state)
     assert_ok(e, semel__inbox_command(&e->inbox, &c, &result, &e->err));
     assert_false(result.done);
     assert_int_equal(result.judged, SEMEL_JUDGED_CHANGED);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_DEAD);
 }
 
 /* ---- several in one transaction ----------------------------------------------------------------------- */
@@ -570,8 +570,8 @@ static void rows_of_one_transaction_are_judged_each_by_itself(void **state)
     assert_true(m.results[0].done && m.results[2].done && !m.results[1].done);
     assert_int_equal(m.results[1].judged, SEMEL_JUDGED_WRONG_STATUS);
     assert_int_equal(m.results[1].why.status, SEMEL_OK);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_FAILED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_FAILED);
     assert_int_equal(audits_of(e), 2);
 }
 
@@ -586,11 +586,11 @@ static void rows_of_one_transaction_change_together_with_what_is_written_beside_
     process_one(e, msg("c", "bad"));
     look_at(e, &m, (const char *const[]){"a", "b", "c"});
     assert_int_equal(give_many(e, &m, SEMEL_COMMAND_DISCARD), SEMEL_RETRY);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_DEAD);
     assert_int_equal(audits_of(e), 0);
     m.fails = false;
     assert_ok(e, give_many(e, &m, SEMEL_COMMAND_DISCARD));
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_REJECTED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_REJECTED);
 }
 
 /* The versions of one key that are discarded together are all remembered. */
@@ -608,7 +608,7 @@ static void versions_discarded_together_are_passed_over_together(void **state)
     assert_ok(e, give_many(e, &m, SEMEL_COMMAND_DISCARD));
     assert_true(m.results[0].done && m.results[1].done && m.results[2].done);
     work(e, 1);
-    assert_int_equal(state_of(e, "v4"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "v4"), SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, NULL), 1);
 }
 
@@ -657,8 +657,8 @@ static void corrected(struct engine *e, const char *id, const char *payload, con
     if (!result.done)
         fail_msg("%s", e->err.text);
     assert_string_equal(made, copy);
-    assert_int_equal(state_of(e, id), SEMEL_STATE_REJECTED);
-    assert_int_equal(state_of(e, copy), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, id), SEMEL_ROW_REJECTED);
+    assert_int_equal(state_of(e, copy), SEMEL_ROW_WAITING);
 }
 
 /* P41: a payload never changes; each of the two names the other. */
@@ -675,10 +675,10 @@ static void corrected_copy_runs_and_the_message_keeps_its_payload(void **state)
     assert_int_equal(row.progress.error_class, SEMEL_CLASS_DISCARDED);
     assert_int_equal(audits_of(e), 2);
     work(e, 1);
-    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "a~1"), 1);
     process_one(e, msg("a", "bad")); /* its broker brings it again */
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_REJECTED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_REJECTED);
 }
 
 /* No broker brings the copy, or can bring it again. */
@@ -703,10 +703,10 @@ static void copy_that_dies_is_corrected_again(void **state)
     process_one(e, msg("a", "bad"));
     corrected(e, "a", "bad", "a~1");
     work(e, 1);
-    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_ROW_DEAD);
     corrected(e, "a~1", "ok", "a~1~1");
     work(e, 1);
-    assert_int_equal(state_of(e, "a~1~1"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a~1~1"), SEMEL_ROW_COMPLETED);
 }
 
 /* I1: "a~6" may be the next message of a producer whose ids look like this, and must not meet the copy's row. */
@@ -717,7 +717,7 @@ static void number_in_an_id_is_never_counted_up(void **state)
     process_one(e, msg("a~5", "bad"));
     corrected(e, "a~5", "ok", "a~5~1");
     process_one(e, msg("a~6", "ok"));
-    assert_int_equal(state_of(e, "a~6"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a~6"), SEMEL_ROW_COMPLETED);
 }
 
 /* E1: the copy has another id, and so another key for its call: an effect that may be there would be doubled. */
@@ -731,7 +731,7 @@ static void keyed_effect_that_was_tried_is_corrected_only_by_force(void **state)
     e->policy.effect = SEMEL_EFFECT_KEYED;
     assert_int_equal(correct(e, "a", "ok", false, &result, made), SEMEL_INVALID);
     assert_int_equal(result.judged, SEMEL_JUDGED_MAY_BE_DONE);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_DEAD);
     assert_ok(e, correct(e, "a", "ok", true, &result, made));
     assert_true(result.done);
 }
@@ -751,7 +751,7 @@ static void corrected_copy_takes_the_place_of_its_version(void **state)
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("v1", "bad", "k", 1));
     process_one(e, keyed("v2", "ok", "k", 2));
-    assert_int_equal(state_of(e, "v2"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "v2"), SEMEL_ROW_WAITING);
     corrected(e, "v1", "ok", "v1~1");
     forget(e);
     work(e, 2);
@@ -766,9 +766,9 @@ static void assert_needs_force(struct engine *e)
     assert_int_equal(correct(e, "a", "ok", false, &result, made), SEMEL_INVALID);
     assert_int_equal(result.judged, SEMEL_JUDGED_WAITERS_BEHIND);
     assert_false(result.done);
-    assert_int_equal(result.state, SEMEL_STATE_DEAD);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
-    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_ABSENT);
+    assert_int_equal(result.state, SEMEL_ROW_DEAD);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_DEAD);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_ROW_ABSENT);
     assert_ok(e, correct(e, "a", "ok", true, &result, made));
     assert_true(result.done);
 }
@@ -797,7 +797,7 @@ static void correction_before_a_dead_one_of_its_key_must_be_forced(void **state)
     e->policy.payload_max = 4;
     process_one(e, keyed("b", "too long", "k", SEMEL_NONE)); /* dead on arrival */
     e->policy.payload_max = 1000;
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_DEAD);
     assert_needs_force(e);
 }
 
@@ -824,8 +824,8 @@ static void correction_that_cannot_be_is_refused_and_changes_nothing(void **stat
     assert_int_equal(correct(e, "dead", "ok", false, &result, made), SEMEL_INVALID);
     assert_false(result.done);
     assert_int_equal(result.judged, SEMEL_JUDGED_COPY_REFUSED);
-    assert_int_equal(result.state, SEMEL_STATE_DEAD);
-    assert_int_equal(state_of(e, "dead"), SEMEL_STATE_DEAD);
+    assert_int_equal(result.state, SEMEL_ROW_DEAD);
+    assert_int_equal(state_of(e, "dead"), SEMEL_ROW_DEAD);
     assert_int_equal(audits_of(e), 0);
 }
 
@@ -849,12 +849,12 @@ static void corrected_copy_has_the_business_key_of_its_message(void **state)
     assert_ok(e, semel__inbox_correct(&e->inbox, &c, &result, &e->err));
     assert_true(result.done);
     work(e, 1);
-    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_ROW_COMPLETED);
     m = msg("b", "ok");
     m.business[0] = held;
     m.n_business = 1;
     process_one(e, m);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_PREVENTED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_PREVENTED);
 }
 
 /* A6: who waited for the key has the same wrong payload: the correction comes first. */
@@ -869,7 +869,7 @@ static void corrected_copy_runs_before_those_that_wait_for_its_business_key(void
     a.n_business = b.n_business = 1;
     process_one(e, a);
     process_one(e, b);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
     struct semel_row row = row_of(e, "a");
     struct semel_correction c = {.command = order(SEMEL_COMMAND_CORRECT, "a").command,
                                  .payload = SEMEL_STR("ok"),
@@ -879,7 +879,7 @@ static void corrected_copy_runs_before_those_that_wait_for_its_business_key(void
     assert_ok(e, semel__inbox_correct(&e->inbox, &c, &result, &e->err));
     assert_true(result.done);
     work(e, 1);
-    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "b"), 0);
 }
 
@@ -897,16 +897,16 @@ static void correction_that_fails_on_the_way_is_done_once_or_not_at_all(void **s
         fail_at(e, ops[i], 1, FAULT_WORLD);
         assert_int_not_equal(correct(e, "a", "ok", false, &result, made), SEMEL_OK);
         assert_false(result.done);
-        assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
-        assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_ABSENT);
+        assert_int_equal(state_of(e, "a"), SEMEL_ROW_DEAD);
+        assert_int_equal(state_of(e, "a~1"), SEMEL_ROW_ABSENT);
         assert_int_equal(audits_of(e), 0);
     }
     forget(e);
     fail_at(e, "commit", 1, FAULT_UNKNOWN_DONE);
     assert_ok(e, correct(e, "a", "ok", false, &result, made));
     assert_true(result.done);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_REJECTED);
-    assert_int_equal(state_of(e, "a~1"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_REJECTED);
+    assert_int_equal(state_of(e, "a~1"), SEMEL_ROW_WAITING);
     assert_int_equal(audits_of(e), 2);
     process_one(e, msg("b", "bad"));
     forget(e);

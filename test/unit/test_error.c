@@ -90,8 +90,8 @@ static void every_name_parses_to_its_own_value(void **state)
     ROUND_TRIP(act, SEMEL_RUN, SEMEL_LATER)
     ROUND_TRIP(why, SEMEL_WHY_NEW, SEMEL_WHY_DAMAGED)
     ROUND_TRIP(result, SEMEL_DONE, SEMEL_MAYBE)
-    ROUND_TRIP(row_status, SEMEL_STATE_ABSENT, SEMEL_STATE_COUNT - 1)
-    assert_string_equal(semel__row_status_name(SEMEL_STATE_COUNT), "?");
+    ROUND_TRIP(row_status, SEMEL_ROW_ABSENT, SEMEL_ROW_COUNT - 1)
+    assert_string_equal(semel__row_status_name(SEMEL_ROW_COUNT), "?");
 }
 
 static void what_is_no_name_is_refused_and_changes_nothing(void **state)
@@ -101,7 +101,7 @@ static void what_is_no_name_is_refused_and_changes_nothing(void **state)
     enum semel_act act = SEMEL_ACK;
     enum semel_why why = SEMEL_WHY_GAP;
     enum semel_result result = SEMEL_MAYBE;
-    enum semel_row_status row = SEMEL_STATE_DEAD;
+    enum semel_row_status row = SEMEL_ROW_DEAD;
     static const struct semel_str bad[] = {{"", 0},     {"?", 1},   {"unset", 5},  {"Run", 3},
                                            {"run ", 4}, {"dea", 3}, {"dead\0", 5}, {NULL, 0}};
     for (size_t i = 0; i < COUNT(bad); i++) {
@@ -115,7 +115,7 @@ static void what_is_no_name_is_refused_and_changes_nothing(void **state)
     assert_int_equal(act, SEMEL_ACK);
     assert_int_equal(why, SEMEL_WHY_GAP);
     assert_int_equal(result, SEMEL_MAYBE);
-    assert_int_equal(row, SEMEL_STATE_DEAD);
+    assert_int_equal(row, SEMEL_ROW_DEAD);
 }
 
 static void an_unset_verdict_is_recognisable(void **state)

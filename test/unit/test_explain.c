@@ -112,7 +112,7 @@ static void running_message_names_its_holder_and_what_follows_if_that_one_dies(v
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        set_up(&s, SEMEL_STATE_PROCESSING, SEMEL_CLASS_NONE, NULL);
+        set_up(&s, SEMEL_ROW_PROCESSING, SEMEL_CLASS_NONE, NULL);
         s.policy.effect = cases[i].effect;
         s.policy.retry_max = 8;
         s.row.progress.alone = cases[i].alone;
@@ -137,7 +137,7 @@ static void failed_message_says_which_attempt_failed_and_when_the_next_one_is(vo
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
+    set_up(&s, SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
     s.policy.retry_max = 8;
     s.row.progress.due_us = NOW + 180 * SECOND;
     explain(&s);
@@ -157,7 +157,7 @@ static void due_message_that_nobody_takes_asks_for_a_worker(void **state)
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
+    set_up(&s, SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
     s.row.progress.due_us = NOW - SECOND;
     explain(&s);
     assert_has(&s.why, "a worker takes it with its next look");
@@ -181,7 +181,7 @@ static void sent_message_that_waits_for_its_first_worker_is_due(void **state)
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_WAITING, SEMEL_CLASS_NONE, NULL);
+    set_up(&s, SEMEL_ROW_WAITING, SEMEL_CLASS_NONE, NULL);
     s.row.progress.attempts = 0;
     s.row.progress.due_us = NOW - 3 * DAY;
     explain(&s);
@@ -197,23 +197,23 @@ static void blocked_message_names_the_first_of_its_key_and_what_to_do_with_it(vo
         enum semel_row_status state;
         const char *says, *next;
     } heads[] = {
-        {SEMEL_STATE_DEAD, "which is dead", "semel inbox discard pay-3 --consumer billing --reason"},
-        {SEMEL_STATE_UNKNOWN, "which is unknown", "semel inbox resolve pay-3 --consumer billing --reason"},
-        {SEMEL_STATE_FAILED, "which is failed", "due at 2023-11-14T22:13:30Z (in 10 s)"},
-        {SEMEL_STATE_PROCESSING, "which is processing", "held by worker-3 until 2023-11-14T22:13:25Z"},
-        {SEMEL_STATE_WAITING, "which is waiting", "semel inbox show pay-3 --consumer billing"},
+        {SEMEL_ROW_DEAD, "which is dead", "semel inbox discard pay-3 --consumer billing --reason"},
+        {SEMEL_ROW_UNKNOWN, "which is unknown", "semel inbox resolve pay-3 --consumer billing --reason"},
+        {SEMEL_ROW_FAILED, "which is failed", "due at 2023-11-14T22:13:30Z (in 10 s)"},
+        {SEMEL_ROW_PROCESSING, "which is processing", "held by worker-3 until 2023-11-14T22:13:25Z"},
+        {SEMEL_ROW_WAITING, "which is waiting", "semel inbox show pay-3 --consumer billing"},
     };
     struct scene s;
 
     (void)state;
     for (size_t i = 0; i < COUNT(heads); i++) {
-        set_up(&s, SEMEL_STATE_WAITING, SEMEL_CLASS_BLOCKED, "parked");
+        set_up(&s, SEMEL_ROW_WAITING, SEMEL_CLASS_BLOCKED, "parked");
         by_key(&s, SEMEL_ORDER_ARRIVAL, SEMEL_NONE);
         struct semel_row *head = another(&s, 0, "pay-3", heads[i].state);
         head->progress.due_us = NOW + 10 * SECOND;
         head->progress.lease_owner = SEMEL_STR("worker-3");
         head->progress.lease_until_us = NOW + 5 * SECOND;
-        another(&s, 1, "pay-4", SEMEL_STATE_WAITING);
+        another(&s, 1, "pay-4", SEMEL_ROW_WAITING);
         s.others[2] = s.row;
         semel__facts_key(&s.facts, s.others, 3, false);
         explain(&s);
@@ -233,10 +233,10 @@ static void failed_message_that_is_due_behind_another_says_so(void **state)
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
+    set_up(&s, SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
     by_key(&s, SEMEL_ORDER_ARRIVAL, SEMEL_NONE);
     s.row.progress.due_us = NOW - DAY;
-    another(&s, 0, "pay-3", SEMEL_STATE_DEAD);
+    another(&s, 0, "pay-3", SEMEL_ROW_DEAD);
     s.others[1] = s.row;
     semel__facts_key(&s.facts, s.others, 2, false);
     explain(&s);
@@ -249,10 +249,10 @@ static void message_that_waits_for_a_later_one_at_its_effect_names_it(void **sta
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_WAITING, SEMEL_CLASS_BLOCKED, "parked");
+    set_up(&s, SEMEL_ROW_WAITING, SEMEL_CLASS_BLOCKED, "parked");
     by_key(&s, SEMEL_ORDER_VERSION, 3);
     s.others[0] = s.row;
-    another(&s, 1, "pay-20", SEMEL_STATE_UNKNOWN);
+    another(&s, 1, "pay-20", SEMEL_ROW_UNKNOWN);
     semel__facts_key(&s.facts, s.others, 2, false);
     explain(&s);
     assert_has(&s.why, "has its turn: pay-20, which is unknown");
@@ -278,7 +278,7 @@ static void message_ahead_of_a_gap_says_what_is_missing_and_what_happens_when_it
 
     (void)state;
     for (size_t i = 0; i < COUNT(policies); i++) {
-        set_up(&s, SEMEL_STATE_WAITING, SEMEL_CLASS_GAP, "versions before it are missing");
+        set_up(&s, SEMEL_ROW_WAITING, SEMEL_CLASS_GAP, "versions before it are missing");
         by_key(&s, SEMEL_ORDER_VERSION, 7);
         s.policy.on_gap = policies[i].on_gap;
         s.row.progress.due_us = NOW + 300 * SECOND;
@@ -314,7 +314,7 @@ static void unknown_message_asks_to_find_out_first(void **state)
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_UNKNOWN, SEMEL_CLASS_LEASE, "its worker died");
+    set_up(&s, SEMEL_ROW_UNKNOWN, SEMEL_CLASS_LEASE, "its worker died");
     explain(&s);
     assert_has(&s.why, "attempt 2 may have had its effect (lease_expired: its worker died)");
     assert_has(&s.next, "If it did:\n    semel inbox resolve pay-17");
@@ -330,7 +330,7 @@ static void key_of_an_unknown_message_names_its_step_unless_a_file_sets_the_cons
 
     (void)state;
     for (int by_file = 0; by_file < 2; by_file++) {
-        set_up(&s, SEMEL_STATE_UNKNOWN, SEMEL_CLASS_LEASE, "its worker died");
+        set_up(&s, SEMEL_ROW_UNKNOWN, SEMEL_CLASS_LEASE, "its worker died");
         s.policy.effect = SEMEL_EFFECT_OUTSIDE;
         s.facts.by_file = by_file == 1;
         explain(&s);
@@ -346,7 +346,7 @@ static void dead_message_says_why_and_what_a_retry_does(void **state)
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_TRANSIENT, "bank is down");
+    set_up(&s, SEMEL_ROW_DEAD, SEMEL_CLASS_TRANSIENT, "bank is down");
     s.policy.retry_max = 8;
     s.row.progress.attempts = 11;
     s.row.progress.attempts_before = 3;
@@ -378,7 +378,7 @@ static void dead_message_older_than_the_retention_needs_force_and_says_how_old_i
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_TRANSIENT, "bank is down");
+    set_up(&s, SEMEL_ROW_DEAD, SEMEL_CLASS_TRANSIENT, "bank is down");
     s.policy.retention_us = 45 * DAY;
     s.row.message_time_us = NOW - 60 * DAY;
     explain(&s);
@@ -396,11 +396,11 @@ static void dead_message_tells_who_waits_behind_it(void **state)
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT, "no such account");
+    set_up(&s, SEMEL_ROW_DEAD, SEMEL_CLASS_PERMANENT, "no such account");
     by_key(&s, SEMEL_ORDER_ARRIVAL, SEMEL_NONE);
     s.others[0] = s.row;
-    another(&s, 1, "pay-18", SEMEL_STATE_WAITING);
-    another(&s, 2, "pay-19", SEMEL_STATE_WAITING);
+    another(&s, 1, "pay-18", SEMEL_ROW_WAITING);
+    another(&s, 2, "pay-19", SEMEL_ROW_WAITING);
     semel__facts_key(&s.facts, s.others, 3, false);
     explain(&s);
     assert_has(&s.why, "2 later messages of key order-17 wait behind it");
@@ -413,7 +413,7 @@ static void quarantined_message_says_why_it_was_not_run(void **state)
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_QUARANTINED, SEMEL_CLASS_TOO_OLD, "older than the watermark");
+    set_up(&s, SEMEL_ROW_QUARANTINED, SEMEL_CLASS_TOO_OLD, "older than the watermark");
     s.history.watermark_us = NOW - 45 * DAY;
     s.row.message_time_us = NOW - 60 * DAY;
     explain(&s);
@@ -436,7 +436,7 @@ static void finished_message_says_what_came_of_it_and_that_nothing_is_to_be_done
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE, NULL);
+    set_up(&s, SEMEL_ROW_COMPLETED, SEMEL_CLASS_NONE, NULL);
     s.row.progress.processed_us = NOW - 30 * SECOND;
     explain(&s);
     assert_string_equal(s.why.p, "It is completed, since 2023-11-14T22:12:50Z (30 s ago), with attempt 2.");
@@ -450,7 +450,7 @@ static void finished_message_says_what_came_of_it_and_that_nothing_is_to_be_done
     assert_string_equal(s.why.p,
                         "It is completed: it was resolved by ops@x at 2023-11-14T22:13:00Z (20 s ago), because: "
                         "bank has it; its outcome is kept.");
-    s.row.progress.state = SEMEL_STATE_REJECTED;
+    s.row.progress.state = SEMEL_ROW_REJECTED;
     s.row.progress.error_class = SEMEL_CLASS_REJECTED;
     s.row.progress.error_text = SEMEL_STR("account closed");
     explain(&s);
@@ -461,10 +461,10 @@ static void finished_message_says_what_came_of_it_and_that_nothing_is_to_be_done
     s.act.what = SEMEL_STR("discard");
     explain(&s);
     assert_has(&s.why, "it was discarded by ops@x at 2023-11-14T22:13:00Z (20 s ago), because: bank has it.");
-    s.row.progress.state = SEMEL_STATE_PREVENTED;
+    s.row.progress.state = SEMEL_ROW_PREVENTED;
     explain(&s);
     assert_has(&s.why, "another message with the same business key came before it");
-    s.row.progress.state = SEMEL_STATE_STALE;
+    s.row.progress.state = SEMEL_ROW_STALE;
     by_key(&s, SEMEL_ORDER_VERSION, 4);
     explain(&s);
     assert_has(&s.why, "it is version 4 of key order-17, and that one or a later one had been applied");
@@ -481,7 +481,7 @@ static void every_status_with_every_class_has_words(void **state)
     struct scene s;
 
     (void)state;
-    for (enum semel_row_status st = SEMEL_STATE_PROCESSING; st < SEMEL_STATE_COUNT; st++)
+    for (enum semel_row_status st = SEMEL_ROW_PROCESSING; st < SEMEL_ROW_COUNT; st++)
         for (enum semel_class cls = SEMEL_CLASS_NONE; cls <= SEMEL_CLASS_DISCARDED; cls++) {
             set_up(&s, st, cls, NULL);
             explain(&s);
@@ -495,7 +495,7 @@ static void damaged_row_says_what_is_wrong_with_it(void **state)
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_NONE, NULL);
+    set_up(&s, SEMEL_ROW_DEAD, SEMEL_CLASS_NONE, NULL);
     semel__explain_damaged(SEMEL_STR("damaged inbox row: attempts must be 0 to 1000000"), &s.why, &s.next);
     semel__buf_add(&s.why, "", 1);
     semel__buf_add(&s.next, "", 1);
@@ -512,7 +512,7 @@ static void suggested_commands_are_quoted_and_control_characters_are_not_passed_
     struct scene s;
 
     (void)state;
-    set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_TRANSIENT, "red \x1b[31m text\r\n");
+    set_up(&s, SEMEL_ROW_DEAD, SEMEL_CLASS_TRANSIENT, "red \x1b[31m text\r\n");
     s.row.id = SEMEL_STR("a'b; rm -rf \x1b]0;x\x07 $(id)");
     s.row.source = SEMEL_STR("two words");
     s.facts.store = "sqlite:/tmp/my shop.db";
@@ -540,7 +540,7 @@ static void lack_of_memory_marks_the_buffers_and_breaks_nothing(void **state)
 
     (void)state;
     for (unsigned at = 1; met; at++) {
-        set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_TRANSIENT, "bank is down");
+        set_up(&s, SEMEL_ROW_DEAD, SEMEL_CLASS_TRANSIENT, "bank is down");
         fail_nth_begin(&fail, at);
         semel__explain(&s.facts, &s.why, &s.next);
         met = fail_nth_end(&fail);

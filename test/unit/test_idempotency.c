@@ -149,7 +149,7 @@ static void a_rule_and_then_the_answer_itself_have_the_last_word(void **state)
 /* A7 P95 */
 static void not_done_counts_only_when_the_first_call_has_settled(void **state)
 {
-    struct semel_idempotency row = {.status = SEMEL_STATE_UNKNOWN, .updated_us = 1000};
+    struct semel_idempotency row = {.status = SEMEL_ROW_UNKNOWN, .updated_us = 1000};
     (void)state;
     assert_false(semel__key_may_run(&row, SEMEL_ON_UNKNOWN_REFUSE, SEMEL_RECONCILED_NOT_DONE, 60, 5000));
     assert_true(semel__key_may_run(&row, SEMEL_ON_UNKNOWN_RETRY, SEMEL_RECONCILED_UNKNOWN, 60, 1001));

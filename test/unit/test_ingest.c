@@ -123,7 +123,7 @@ static void a_request_is_answered_when_it_was_acknowledged(void **state)
     for (size_t i = 0; i < COUNT(behind); i++)
         assert_header(0, behind[i], NULL);
     assert_true(nothing_yet(fd));
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     struct reply reply = served_reply(fd);
     assert_int_equal(reply.status, 202);
     assert_string_equal(reply.body, "{\"result\":\"accepted\",\"why\":\"new\",\"status\":\"completed\"}\n");
@@ -153,7 +153,7 @@ static void every_why_has_its_answer(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) {
         int fd = post("", "x");
         poll_for(1);
-        ack_with(0, cases[i].why, SEMEL_STATE_ABSENT, NULL);
+        ack_with(0, cases[i].why, SEMEL_ROW_ABSENT, NULL);
         assert_reply(served_reply(fd), cases[i].status, cases[i].word);
     }
 }
@@ -164,11 +164,11 @@ static void a_duplicate_brings_the_outcome_of_the_first(void **state)
     (void)state;
     int fd = post("id: a\r\n", "x");
     poll_for(1);
-    ack_with(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{\"order\":  7}");
+    ack_with(0, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED, "{\"order\":  7}");
     assert_reply(served_reply(fd), 200, "\"status\":\"completed\",\"outcome\":{\"order\":  7}}");
     fd = post("id: a\r\n", "x");
     poll_for(1);
-    ack_with(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{broken");
+    ack_with(0, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED, "{broken");
     assert_reply(served_reply(fd), 200, "\"status\":\"completed\"}\n");
 }
 
@@ -190,7 +190,7 @@ static void a_body_of_no_bytes_is_a_message(void **state)
     poll_for(1);
     assert_str(deliveries[0].payload, "");
     assert_str(deliveries[0].properties[0].value, "bare-key");
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_WAITING, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_WAITING, NULL);
     assert_reply(served_reply(fd), 202, "waiting");
 }
 
@@ -211,7 +211,7 @@ static void binary_mode_becomes_headers_with_underscores(void **state)
     assert_int_equal(semel__extract(&rules, &deliveries[0], 1 << 20, &arena, &msg, &served.err), SEMEL_OK);
     assert_str(msg.id, "a b%");
     assert_str(msg.type, "t");
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -231,7 +231,7 @@ static void structured_mode_gives_attributes_and_data_as_it_was_written(void **s
     assert_header(0, "ce_nothing", NULL);
     assert_header(0, "traceparent", "tp");
     assert_header(0, "x-kind", "y");
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -252,7 +252,7 @@ static void data_may_be_text_or_bytes(void **state)
         int fd = post(STRUCTURED, cases[i].event);
         poll_for(1);
         assert_str(deliveries[0].payload, cases[i].payload);
-        ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+        ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
         assert_reply(served_reply(fd), 202, "accepted");
     }
 }
@@ -275,10 +275,10 @@ static void a_batch_is_answered_together_and_in_order(void **state)
         assert_str(deliveries[1].payload, "[2]");
         assert_str(deliveries[2].payload, "\"]\"");
         assert_int_equal(deliveries[0].n_properties, 0);
-        ack_with(2, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED, NULL);
+        ack_with(2, SEMEL_WHY_CONFLICT, SEMEL_ROW_COMPLETED, NULL);
         assert_int_equal(answer_later(broker, &deliveries[0].tag, 1, 0, &served.err), SEMEL_OK);
         assert_true(nothing_yet(fd));
-        ack_with(1, SEMEL_WHY_NEW, SEMEL_STATE_WAITING, NULL);
+        ack_with(1, SEMEL_WHY_NEW, SEMEL_ROW_WAITING, NULL);
         struct reply reply = served_reply(fd);
         assert_int_equal(reply.status, 200);
         assert_string_equal(reply.body,
@@ -379,7 +379,7 @@ static void large_events_are_read_off_the_loop(void **state)
     assert_header(0, "ce_id", "a");
     assert_header(1, "ce_id", "b");
     for (size_t i = 0; i < 2; i++)
-        ack_with(i, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+        ack_with(i, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 200, "accepted");
     memcpy(text + 99000, "[", 1); /* refusals too */
     assert_reply(served_reply(post("Content-Type: application/x-ndjson\r\n", text)), 400, "event 1: it is not JSON");
@@ -410,7 +410,7 @@ static void bounds_are_told(void **state)
     int fd = served_post(&served, "/in", IN_TOKEN, "", text, 200000);
     poll_for(1);
     assert_int_equal(deliveries[0].payload.n, 200000);
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
     free(text);
 
@@ -443,7 +443,7 @@ static void a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped
     struct reply reply = served_reply(fd);
     assert_true(strstr(reply.head, "\r\nRetry-After: ") != NULL);
     assert_reply(reply, 503, "later");
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
 
     fd = post("", "never polled");
     assert_reply(served_reply(fd), 503, "later");
@@ -460,12 +460,12 @@ static void a_batch_of_which_a_part_waits_too_long_tells_the_rest(void **state)
     int fd = post("Content-Type: application/x-ndjson\r\n", text);
     free(text);
     poll_for(2);
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     struct reply reply = served_reply(fd);
     assert_non_null(strstr(reply.body, "[{\"result\":\"accepted\",\"code\":202"));
     assert_non_null(strstr(reply.body, "{\"result\":\"later\",\"code\":503},\n{\"result\":\"later\",\"code\":503}]"));
     assert_reply(reply, 200, "");
-    ack_with(1, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(1, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
 }
 
 static struct semel_ingest *endpoint(void)
@@ -504,7 +504,7 @@ static void closing_answers_what_waits_and_what_flies(void **state)
     broker = worker_of("in");
     int fd = post("", "d");
     poll_for(1);
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -546,7 +546,7 @@ static void workers_share_what_comes_and_each_answers_its_own(void **state)
     broker = other;
     fd = post("", "x");
     poll_for(1);
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -591,7 +591,7 @@ static void the_descriptor_is_readable_while_something_waits(void **state)
     assert_false(nothing_yet(ready));
     poll_for(1);
     assert_true(nothing_yet(ready));
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -606,7 +606,7 @@ static void who_is_woken_polls_nothing_and_leaves_what_waits(void **state)
     assert_int_equal(semel_broker_poll(broker, 10, 3600 * 1000, &arena, &some, &n, &served.err), SEMEL_OK);
     assert_int_equal(n, 0);
     poll_for(1);
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -658,7 +658,7 @@ static void when_a_probe_is_due_one_request_comes_in(void **state)
     pause_route(SEMEL_BREAKER_CLOSED, 0);
     int next = post("", "next");
     poll_for(1);
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(next), 202, "accepted");
     close(fd);
 }
@@ -675,7 +675,7 @@ static void who_waits_when_the_breaker_opens_is_answered_at_once(void **state)
     struct reply reply = served_reply(waits);
     assert_retry_after(&reply, 1800);
     assert_reply(reply, 503, "later");
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(polled), 202, "accepted");
 }
 
@@ -692,7 +692,7 @@ static void who_waits_for_a_route_that_is_full_is_answered_at_once(void **state)
     semel__ingest_full(broker, semel__now(&semel__clock_real) - 1);
     int fd = post("", "x");
     poll_for(1);
-    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -706,7 +706,7 @@ static void a_full_endpoint_says_so_and_opens_again(void **state)
     for (size_t i = 0; i < COUNT(fds); i++) { /* polled, they still count */
         poll_for(SEMEL_INGEST_BATCH);
         for (size_t k = 0; i == 0 && k < n_deliveries; k++)
-            ack_with(k, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+            ack_with(k, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, NULL);
         if (i == 0) {
             assert_reply(served_reply(fds[0]), 200, "accepted");
             fds[0] = post("Content-Type: application/x-ndjson\r\n", text);

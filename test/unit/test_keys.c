@@ -30,9 +30,9 @@ static void business_duplicate_within_a_batch_is_prevented(void **state)
                                 business("c", "ok", "pay-2")};
 
     process(e, msgs, 3);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_PREVENTED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, NULL), 2);
     assert_int_equal(row_of(e, "b").progress.attempts, 0);
     assert_int_equal(e->inbox.counts.why[SEMEL_WHY_BUSINESS], 1);
@@ -45,9 +45,9 @@ static void business_duplicate_in_a_later_batch_is_prevented(void **state)
 
     process_one(e, business("a", "ok", "pay-1"));
     process_one(e, business("b", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_PREVENTED);
     process_one(e, business("a", "ok", "pay-1")); /* its own repeat is an ordinary duplicate */
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, NULL), 1);
 }
 
@@ -58,8 +58,8 @@ static void failed_holder_keeps_its_key(void **state)
     struct semel__msg msgs[] = {business("a", "fail@1", "pay-1"), business("b", "ok", "pay-1")};
 
     process(e, msgs, 2);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_WAITING);
     e->now_us += 10 * SECOND_US;
     work(e, 1);
     work(e, 0);
@@ -67,7 +67,7 @@ static void failed_holder_keeps_its_key(void **state)
     assert_int_equal(effects_of(e, "b"), 0);
     e->now_us += 60 * SECOND_US;
     work(e, 0);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_PREVENTED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_PREVENTED);
 }
 
 /* I10 A6 P78: the holder comes to nothing, and the one that waited for it does what both stand for. */
@@ -81,13 +81,13 @@ static void who_waited_runs_when_the_holder_is_discarded(void **state)
     struct semel_command_result result;
 
     process(e, msgs, 2);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_DEAD);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_DEAD);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_WAITING);
     assert_ok(e, command_row(e, "a", discard, &result));
     assert_true(result.done);
     work(e, 1);
     assert_int_equal(effects_of(e, "b"), 1);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_COMPLETED);
 }
 
 /* At most parked_key_max want one key, those of the same batch included; the others stay with their source. */
@@ -101,13 +101,13 @@ static void batch_parks_no_more_for_a_business_key_than_may_wait(void **state)
     e->policy.parked_key_max = 2;
     process_one(e, business("a", "fail@1", "pay-1"));
     process(e, msgs, 5);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
-    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 4, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_WAITING);
+    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_ROW_ABSENT);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 4, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_ROW_ABSENT);
     process_one(e, business("d", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_ROW_ABSENT);
 }
 
 /* For each letter a waiter of that name and key, which is due: its holder was discarded. */
@@ -125,7 +125,7 @@ static void put_waiters(struct engine *e, const char *letters)
         snprintf(holders[i], sizeof holders[i], "h%c", *c);
         process_one(e, business(holders[i], "bad", names[i]));
         process_one(e, business(names[i], "ok", names[i]));
-        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_WAITING);
         assert_ok(e, command_row(e, holders[i], discard, &result));
         e->now_us += SECOND_US / 1000;
     }
@@ -145,7 +145,7 @@ static void take_passes_over_only_those_who_want_a_key_that_is_being_taken(void 
     assert_int_equal(effects_of(e, "d"), 1);
     assert_int_equal(effects_of(e, "e"), 1);
     work(e, 0);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_WAITING);
     e->sits_on = NULL;
     work(e, 2);
     assert_int_equal(effects_of(e, NULL), 5);
@@ -182,7 +182,7 @@ static void follower_whose_key_is_being_taken_stays_behind_the_first(void **stat
     process_one(e, first);
     behind.order_key = SEMEL_STR("k");
     process_one(e, behind);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
     e->now_us += 3600 * SECOND_US;
     e->sits_on = "p";
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
@@ -208,15 +208,15 @@ static void tick_passes_over_only_those_who_want_a_key_that_is_being_taken(void 
     e->now_us += 10 * SECOND_US;
     for (size_t i = 0; i < 3; i++) {
         process_one(e, business(holders[i], "fail@1", names[i]));
-        assert_int_equal(state_of(e, holders[i]), SEMEL_STATE_COMPLETED);
+        assert_int_equal(state_of(e, holders[i]), SEMEL_ROW_COMPLETED);
     }
     e->now_us += 3600 * SECOND_US;
     e->sits_on = "b";
     assert_ok(e, semel__inbox_gaps(&e->inbox, 100, &n, &e->err));
     assert_int_equal(n, 2);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PREVENTED);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_PREVENTED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PREVENTED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_PREVENTED);
     e->sits_on = NULL;
     assert_ok(e, semel__inbox_gaps(&e->inbox, 100, &n, &e->err));
     assert_int_equal(n, 1);
@@ -229,8 +229,8 @@ static void other_message_runs_when_the_holder_is_rejected(void **state)
     struct semel__msg msgs[] = {business("a", "reject", "pay-1"), business("b", "ok", "pay-1")};
 
     process(e, msgs, 2);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_REJECTED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_REJECTED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "b"), 1);
 }
 
@@ -247,8 +247,8 @@ static void other_message_runs_when_the_holder_is_stale(void **state)
     msgs[0].version = 1;
     msgs[1].version = 3;
     process(e, msgs, 2);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_ROW_STALE);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     process_one(e, business("c", "ok", "pay-1")); /* no version: dead, but it must not have taken the key */
     assert_int_equal(effects_of(e, "b"), 1);
 }
@@ -262,9 +262,9 @@ static void message_with_two_keys_is_prevented_by_either_and_takes_neither(void 
     two.business[1] = SEMEL_STR("pay-1");
     two.n_business = 2;
     process_one(e, two);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_PREVENTED);
     process_one(e, business("c", "ok", "pay-2"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* P78: it failed under one key, and came again under another one whose intent is done: the first is free again. */
@@ -275,13 +275,13 @@ static void message_that_is_prevented_gives_back_the_key_that_it_held(void **sta
 
     process_one(e, business("done", "ok", "pay-2"));
     process_one(e, business("a", "fail", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     process_one(e, business("a", "fail", "pay-2"));
     e->now_us += 3600 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PREVENTED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PREVENTED);
     process_one(e, business("b", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "b"), 1);
 }
 
@@ -291,18 +291,18 @@ static void business_key_does_not_expire_before_its_holder_has_ended(void **stat
 
     e->policy.business_retention_us = 60 * SECOND_US;
     process_one(e, business("a", "fail@1", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     e->now_us += 120 * SECOND_US;
     process_one(e, business("b", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_WAITING);
     work(e, 1);
     assert_int_equal(effects_of(e, "a"), 1);
     e->now_us += 59 * SECOND_US;
     process_one(e, business("c", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_PREVENTED);
     e->now_us += 2 * SECOND_US;
     process_one(e, business("d", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 static void business_key_that_has_expired_is_free_again(void **state)
@@ -313,12 +313,12 @@ static void business_key_that_has_expired_is_free_again(void **state)
     process_one(e, business("a", "ok", "pay-1"));
     e->now_us += 59 * SECOND_US;
     process_one(e, business("b", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_PREVENTED);
     process_one(e, business("a", "ok", "pay-1")); /* a copy of its holder does not prolong it */
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     e->now_us += 2 * SECOND_US;
     process_one(e, business("c", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* ---- order -------------------------------------------------------------------------------------------- */
@@ -332,10 +332,10 @@ static void failed_message_parks_its_successors_and_other_keys_go_on(void **stat
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process(e, msgs, 4);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "a2").progress.due_us, SEMEL_NONE); /* woken by its key, never by time */
     forget(e);
     e->now_us += 10 * SECOND_US;
@@ -354,7 +354,7 @@ static void dead_message_parks_its_successors(void **state)
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process_one(e, keyed("a1", "bad", "a", SEMEL_NONE));
     process_one(e, keyed("a2", "ok", "a", SEMEL_NONE));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
     e->now_us += 1000 * SECOND_US;
     work(e, 0);
     assert_int_equal(effects_of(e, "a2"), 0);
@@ -371,14 +371,14 @@ static void parking_is_bounded_by_key(void **state)
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     e->policy.parked_key_max = 2;
     process(e, msgs, 5);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_settled(e, 3, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
-    assert_settled(e, 4, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "a4"), SEMEL_STATE_ABSENT);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    assert_settled(e, 3, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_ROW_ABSENT);
+    assert_settled(e, 4, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "a4"), SEMEL_ROW_ABSENT);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
     process_one(e, msgs[3]); /* and again, when the key is full before the batch */
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
-    assert_int_equal(state_of(e, "a4"), SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_ROW_ABSENT);
+    assert_int_equal(state_of(e, "a4"), SEMEL_ROW_ABSENT);
 }
 
 static void parking_is_bounded_by_route(void **state)
@@ -393,8 +393,8 @@ static void parking_is_bounded_by_route(void **state)
     assert_null(strstr(e->trace, "parked")); /* a route may have many: they are counted where one more would park */
     process(e, msgs, 4);
     assert_non_null(strstr(e->trace, "parked"));
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_settled(e, 3, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    assert_settled(e, 3, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_ROW_ABSENT);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
 }
 
@@ -410,9 +410,9 @@ static void message_that_is_not_parked_does_not_keep_its_business_key(void **sta
     process_one(e, keyed("a0", "ok", "a", SEMEL_NONE));
     full.order_key = SEMEL_STR("a");
     process_one(e, full);
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_ROW_ABSENT);
     process_one(e, business("x", "ok", "pay-1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* On an ordered route suspicion spreads over the key: a2 must not overtake a1, which runs alone. */
@@ -439,18 +439,18 @@ static void versions_are_applied_in_order_whatever_the_order_of_arrival(void **s
 
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("v3", "ok", "k", 3));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_GAP, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_GAP, SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "v3").progress.due_us, e->now_us + e->policy.gap_timeout_us);
     process_one(e, keyed("v1", "ok", "k", 1));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     process_one(e, keyed("v2", "ok", "k", 2));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     work(e, 1); /* woken by v2 */
-    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "v3"), SEMEL_ROW_COMPLETED);
     process_one(e, keyed("again", "ok", "k", 3));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_STALE);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_STALE);
     process_one(e, keyed("old", "ok", "k", 2));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_ROW_STALE);
     assert_int_equal(effects_of(e, NULL), 3);
 }
 
@@ -458,7 +458,7 @@ static void gap_that_times_out_follows_the_policy(void **state)
 {
     struct engine *e = *state;
     static const enum semel_gap gaps[] = {SEMEL_GAP_DEAD, SEMEL_GAP_APPLY, SEMEL_GAP_ALERT};
-    static const enum semel_row_status states[] = {SEMEL_STATE_DEAD, SEMEL_STATE_COMPLETED, SEMEL_STATE_WAITING};
+    static const enum semel_row_status states[] = {SEMEL_ROW_DEAD, SEMEL_ROW_COMPLETED, SEMEL_ROW_WAITING};
     static const char *const ids[] = {"x", "y", "z"};
     size_t n;
 
@@ -482,7 +482,7 @@ static void message_without_version_or_key_is_kept_dead(void **state)
 
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("a", "ok", "k", SEMEL_NONE));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
     assert_str(row_of(e, "a").progress.error_text,
                "the route goes by versions, and the message has none; it must be a whole number from 0");
     process_one(e, msg("b", "ok"));
@@ -508,22 +508,22 @@ static void damaged_order_key_stops_its_own_messages_only(void **state)
     sql_either(e, "UPDATE semel_order_key SET skipped = '5,5' WHERE order_key = 'bad'",
                "UPDATE semel.order_key SET skipped = '{5,5}' WHERE order_key = 'bad'");
     process(e, next, 2);
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_ROW_ABSENT);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DAMAGED], 1);
     assert_non_null(strstr(e->alert_text, "damaged order key"));
-    assert_int_equal(state_of(e, "bad-2"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "bad-2"), SEMEL_ROW_ABSENT);
     e->now_us += 3600 * SECOND_US;
     process_one(e, first[0]);
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_ROW_ABSENT);
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
-    assert_int_equal(state_of(e, "good-1"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "bad-1"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "good-1"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "bad-1"), SEMEL_ROW_FAILED);
     assert_int_equal(command_row(e, "bad-1", discard, &result), SEMEL_INVALID);
     assert_non_null(strstr(e->err.text, "damaged order key"));
     sql_either(e, "UPDATE semel_order_key SET skipped = NULL", "UPDATE semel.order_key SET skipped = NULL");
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
-    assert_int_equal(state_of(e, "bad-1"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "bad-1"), SEMEL_ROW_COMPLETED);
 }
 
 /* The same for leases that ran out. */
@@ -543,8 +543,8 @@ static void lease_under_a_damaged_order_key_is_left_and_the_others_are_recovered
     e->now_us += e->policy.lease_us + 1;
     assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
     assert_int_equal(n, 1);
-    assert_int_equal(state_of(e, "good-1"), SEMEL_STATE_FAILED);
-    assert_int_equal(state_of(e, "bad-1"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "good-1"), SEMEL_ROW_FAILED);
+    assert_int_equal(state_of(e, "bad-1"), SEMEL_ROW_PROCESSING);
     sql_either(e, "UPDATE semel_order_key SET skipped = NULL", "UPDATE semel.order_key SET skipped = NULL");
     assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
     assert_int_equal(n, 1);

@@ -54,7 +54,7 @@ static void claims_and_ends_are_group_commits(void **state)
     assert_int_equal(e->seen.commits, 1);
     assert_int_equal(e->seen.inserted, 10);
     assert_int_equal(e->seen.settles, 0);
-    assert_int_equal(state_of(e, "j"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "j"), SEMEL_ROW_PROCESSING);
     assert_str(row_of(e, "j").progress.lease_owner, "worker-1");
     assert_int_equal(row_of(e, "j").progress.lease_until_us, e->now_us + e->policy.lease_us);
     for (size_t i = 0; i < 10; i++)
@@ -66,7 +66,7 @@ static void claims_and_ends_are_group_commits(void **state)
     for (size_t i = 0; i < 10; i++) {
         assert_false(h.leases[i].lost);
         const struct semel__msg *m = &h.leases[i].msg;
-        assert_int_equal(state_of(e, m->id.p), i == 3 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
+        assert_int_equal(state_of(e, m->id.p), i == 3 ? SEMEL_ROW_REJECTED : SEMEL_ROW_COMPLETED);
     }
 }
 
@@ -81,11 +81,11 @@ static void claim_settles_what_may_not_run(void **state)
     assert_int_equal(h.n, 1);
     assert_str(h.leases[0].msg.id, "b");
     assert_int_equal(h.leases[0].index, 1);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_int_equal(e->settled[1].act, SEMEL_LATER); /* its end is to be told */
     claim(e, &again, msgs, 3, true);
     assert_int_equal(again.n, 0); /* I3: the other learns "busy" */
-    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_ROW_PROCESSING);
 }
 
 /* I7: long handlers renew their lease. */
@@ -105,7 +105,7 @@ static void renewed_lease_is_not_recovered(void **state)
     e->now_us += e->policy.lease_us - 1;
     assert_int_equal(recover(e), 0);
     assert_ok(e, semel__lease_finish(&e->inbox, h.leases, &done, 1, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
 }
 
 /* A lease that was lost while its call ran on, and the one that was taken since, come to their ends together. */
@@ -130,8 +130,8 @@ static void two_leases_of_one_message_end_each_for_itself(void **state)
     assert_true(both[0].lost && !both[1].lost && both[2].lost);
     assert_ok(e, semel__lease_finish(&e->inbox, both, endings, 3, &e->err));
     assert_true(both[0].lost && !both[1].lost && both[2].lost);
-    assert_int_equal(state_of(e, is_a ? "a" : "b"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, is_a ? "b" : "a"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, is_a ? "a" : "b"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, is_a ? "b" : "a"), SEMEL_ROW_FAILED);
 }
 
 /* I6: a graceful release gives the attempt back. */
@@ -145,7 +145,7 @@ static void released_message_is_not_charged_and_is_due_at_once(void **state)
     assert_int_equal(row_of(e, "a").progress.attempts, 1);
     assert_ok(e, semel__lease_release(&e->inbox, h.leases, 1, &e->err));
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.progress.state, SEMEL_STATE_WAITING);
+    assert_int_equal(row.progress.state, SEMEL_ROW_WAITING);
     assert_int_equal(row.progress.attempts, 0);
     assert_int_equal(row.progress.due_us, e->now_us);
     assert_int_equal(attempts_of(e, "a"), 0);
@@ -180,12 +180,12 @@ static void end_under_a_stale_token_is_refused_and_kept_as_evidence(void **state
     slow.leases[0].lost = false;
     assert_ok(e, semel__lease_finish(&e->inbox, slow.leases, &done, 1, &e->err));
     assert_true(slow.leases[0].lost);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PROCESSING);
     assert_int_equal(row_of(e, "a").progress.lease_token, fast.leases[0].progress.lease_token);
     assert_int_equal(attempts_of(e, "a"), 2);
     assert_true(e->inbox.counts.fenced >= 1);
     assert_ok(e, semel__lease_release(&e->inbox, slow.leases, 1, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PROCESSING);
 
     done.outcome = SEMEL_STR("{\"fast\":1}");
     assert_ok(e, semel__lease_finish(&e->inbox, fast.leases, &done, 1, &e->err));
@@ -216,11 +216,11 @@ static void late_word_over_an_ended_row_changes_nothing(void **state)
     claim(e, &slow, &m, 1, true);
     expire(e);
     recover(e);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_UNKNOWN);
     for (size_t i = 0; i < 2; i++) {
         assert_ok(e, semel__lease_finish(&e->inbox, slow.leases, &late[i], 1, &e->err));
         assert_true(slow.leases[0].lost);
-        assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+        assert_int_equal(state_of(e, "a"), SEMEL_ROW_UNKNOWN);
         semel__mem_attempts(e->db, last_attempt, &last);
         assert_int_equal(last.cls, SEMEL_CLASS_LEASE);
         assert_str(last.text, texts[i]);
@@ -243,7 +243,7 @@ static void atomic_group_is_given_back_uncharged_and_runs_alone_next(void **stat
     assert_int_equal(e->inbox.counts.recovered, 2);
     for (size_t i = 0; i < 2; i++) {
         struct semel_row row = row_of(e, i == 0 ? "a" : "b");
-        assert_int_equal(row.progress.state, SEMEL_STATE_WAITING);
+        assert_int_equal(row.progress.state, SEMEL_ROW_WAITING);
         assert_int_equal(row.progress.attempts, 0);
         assert_true(row.progress.alone);
         assert_int_equal(row.progress.error_class, SEMEL_CLASS_LEASE);
@@ -266,13 +266,13 @@ static void lone_run_that_stalls_is_charged_and_then_completed(void **state)
     expire(e);
     assert_int_equal(recover(e), 1);
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.progress.state, SEMEL_STATE_FAILED);
+    assert_int_equal(row.progress.state, SEMEL_ROW_FAILED);
     assert_int_equal(row.progress.attempts, 1);
     assert_int_equal(row.progress.error_class, SEMEL_CLASS_LEASE);
     assert_int_equal(attempts_of(e, "a"), 1);
     e->now_us += 10 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     assert_int_equal(row_of(e, "a").progress.attempts, 2);
 }
 
@@ -287,13 +287,13 @@ static void stalled_run_outside_is_unknown_and_a_keyed_one_is_failed(void **stat
     claim(e, &h, &a, 1, true);
     expire(e);
     recover(e);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_UNKNOWN);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_UNKNOWN], 1);
     e->policy.effect = SEMEL_EFFECT_KEYED;
     claim(e, &h, &b, 1, true);
     expire(e);
     recover(e);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_FAILED);
 }
 
 /* The labels at which a process is killed (test/fault) lie where they say. */
@@ -439,11 +439,11 @@ static void failed_head_gives_its_followers_back(void **state)
     take(e, &h, 10);
     assert_int_equal(h.n, 3);
     assert_ok(e, semel__lease_run(&e->inbox, h.leases, h.n, &e->err));
-    assert_int_equal(state_of(e, "a2"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "a2"), SEMEL_ROW_FAILED);
     assert_int_equal(row_of(e, "a2").progress.attempts, 1);
-    assert_int_equal(state_of(e, "a3"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "a3"), SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "a3").progress.attempts, 0);
-    assert_int_equal(state_of(e, "a4"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "a4"), SEMEL_ROW_WAITING);
     assert_int_equal(attempts_of(e, "a3"), 0);
     assert_int_equal(effects_of(e, NULL), 0);
     e->now_us += 10 * SECOND_US;
@@ -488,10 +488,10 @@ static void row_without_its_payload_does_not_hold_up_the_others(void **state)
     e->now_us += 10 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
     assert_int_equal(n, 1);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_FAILED);
     process_one(e, msg("a", "fail@1"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_ROW_COMPLETED);
 }
 
 /* I6: the world failed under a leased run: the attempt is given back. */
@@ -506,7 +506,7 @@ static void leased_run_is_not_charged_when_the_world_fails(void **state)
     fail_at(e, "fetch", 1, FAULT_WORLD);
     assert_int_equal(semel__lease_run(&e->inbox, h.leases, h.n, &e->err), SEMEL_RETRY);
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.progress.state, SEMEL_STATE_FAILED);
+    assert_int_equal(row.progress.state, SEMEL_ROW_FAILED);
     assert_int_equal(row.progress.attempts, 1);
 }
 
@@ -523,12 +523,12 @@ static void take_that_has_no_memory_for_its_message_fails_and_is_recovered(void 
     assert_int_equal(semel__lease_take(&e->inbox, 10, &small, h.leases, &h.n, &e->err), SEMEL_RETRY);
     semel__arena_done(&small);
     assert_int_equal(h.n, 0);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PROCESSING);
     expire(e);
     assert_int_equal(recover(e), 1);
     e->now_us += 100 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &h.n, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "a"), 1);
 }
 
@@ -551,7 +551,7 @@ static void unknown_commit_of_a_take_is_recovered_and_runs_once(void **state)
         assert_int_equal(recover(e), unknowns[i] == FAULT_UNKNOWN_DONE ? 1 : 0);
         e->now_us += 100 * SECOND_US;
         assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
-        assert_int_equal(state_of(e, id), SEMEL_STATE_COMPLETED);
+        assert_int_equal(state_of(e, id), SEMEL_ROW_COMPLETED);
         assert_int_equal(effects_of(e, id), 1);
     }
 }

@@ -52,7 +52,7 @@ static void duplicate_is_acknowledged_with_the_first_outcome(void **state)
     assert_fine(d, semel_inbox_done(d->s, &m, semel_str("{\"n\":1}"), &d->err));
     sql(d, "COMMIT; BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
-    assert_int_equal(d->v.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(d->v.status, SEMEL_ROW_COMPLETED);
     assert_str(d->v.outcome, "{\"n\":1}");
     assert_int_equal(semel_pending(d->s), 0);
     sql(d, "COMMIT");
@@ -344,7 +344,7 @@ static void done_that_a_savepoint_took_back_can_be_done_again(void **state)
     done(d, &b);
     sql(d, "ROLLBACK TO mine");
     assert_fine(d, semel_inbox_fail(d->s, &b, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     sql(d, "COMMIT");
 }
 
@@ -430,7 +430,7 @@ static void failure_after_a_savepoint_took_the_effect_back_is_recorded(void **st
     effect(d, "a");
     sql(d, "ROLLBACK TO mine");
     assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("busy\nshop"), &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     assert_true(d->v.due_us > d->now_us);
     assert_int_equal(d->v.cls, SEMEL_CLASS_TRANSIENT);
     sql(d, "COMMIT");
@@ -465,7 +465,7 @@ static void failure_in_another_transaction_is_recorded(void **state)
     effect(d, "a");
     sql(d, "ROLLBACK; BEGIN IMMEDIATE");
     assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     assert_int_equal(d->v.attempt, 1);
     sql(d, "COMMIT");
     assert_int_equal(effects(d, NULL), 0);
@@ -506,10 +506,10 @@ static void results_end_where_their_class_says(void **state)
         enum semel_result result;
         enum semel_row_status state;
     } ends[] = {
-        {SEMEL_TRANSIENT, SEMEL_STATE_FAILED},
-        {SEMEL_PERMANENT, SEMEL_STATE_DEAD},
-        {SEMEL_REJECTED, SEMEL_STATE_REJECTED},
-        {SEMEL_MAYBE, SEMEL_STATE_UNKNOWN},
+        {SEMEL_TRANSIENT, SEMEL_ROW_FAILED},
+        {SEMEL_PERMANENT, SEMEL_ROW_DEAD},
+        {SEMEL_REJECTED, SEMEL_ROW_REJECTED},
+        {SEMEL_MAYBE, SEMEL_ROW_UNKNOWN},
     };
     struct handle *d = *state;
     for (size_t i = 0; i < COUNT(ends); i++)
@@ -536,7 +536,7 @@ static void failure_without_a_payload_is_left_to_the_broker(void **state)
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &bare, SEMEL_RUN, SEMEL_WHY_NEW);
     assert_fine(d, semel_inbox_fail(d->s, &bare, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_LATER, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_verdict(&d->v, SEMEL_LATER, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     assert_true(d->v.hint.n > 0);
     sql(d, "COMMIT");
     assert_int_equal(sql_int(d, "SELECT attempts = 1 AND payload IS NULL FROM semel_inbox"), 1);
@@ -559,9 +559,9 @@ static void failure_brings_the_payload_that_its_begin_did_not_have(void **state)
     a.payload = semel_str("own");
     b.payload = semel_str(NULL);
     assert_fine(d, semel_inbox_fail(d->s, &a, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     assert_fine(d, semel_inbox_fail(d->s, &b, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     sql(d, "COMMIT");
     assert_int_equal(sql_int(d, "SELECT payload = CAST('own' AS BLOB) AND fingerprint IS NOT NULL FROM semel_inbox "
                                 "WHERE message_id = 'a'"),
@@ -589,7 +589,7 @@ static void failure_of_a_finished_message_tells_that_it_is_finished(void **state
     run_once(d, &m);
     sql(d, "BEGIN IMMEDIATE");
     assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("late"), &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     sql(d, "COMMIT");
     assert_string_equal(state_of(d, "a"), "completed");
 }

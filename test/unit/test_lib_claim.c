@@ -26,7 +26,7 @@ static void claim_is_committed_before_anything_runs(void **state)
     struct handle *d = *state;
     claim(d, mail("a", "x"));
     assert_int_equal(sqlite3_get_autocommit(d->db), 1);
-    assert_verdict(&d->v, SEMEL_RUN, SEMEL_WHY_NEW, SEMEL_STATE_PROCESSING);
+    assert_verdict(&d->v, SEMEL_RUN, SEMEL_WHY_NEW, SEMEL_ROW_PROCESSING);
     assert_int_equal(d->v.lease_until_us, d->now_us + 60 * SECOND_US);
     assert_string_equal(state_of(d, "a"), "processing");
     assert_int_equal(semel_pending(d->s), 0);
@@ -39,7 +39,7 @@ static void finished_claim_is_completed_with_its_outcome(void **state)
     int64_t token = claim(d, m);
     assert_fine(d, semel_inbox_finish(d->s, token, SEMEL_DONE, semel_str("[1]"), NOTHING, &d->err));
     assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_str(d->v.outcome, "[1]");
 }
 
@@ -50,7 +50,7 @@ static void claimed_message_is_busy_for_others(void **state)
     struct semel_msg m = mail("a", "x");
     claim(d, m);
     assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
+    assert_verdict(&d->v, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_ROW_PROCESSING);
 }
 
 static void finish_refuses_what_it_cannot_keep(void **state)
@@ -253,7 +253,7 @@ static void expired_lease_of_an_outside_effect_is_unknown(void **state)
     assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
     assert_string_equal(state_of(d, "a"), "unknown");
     assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
-    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_UNKNOWN, SEMEL_STATE_UNKNOWN);
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_UNKNOWN, SEMEL_ROW_UNKNOWN);
 }
 
 static void released_message_counts_no_attempt(void **state)
@@ -332,16 +332,16 @@ static void put(struct handle *d, struct semel_msg m, enum semel_act act, enum s
 static void put_message_is_taken_once(void **state)
 {
     struct handle *d = *state;
-    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     assert_int_equal(sql_int(d, "SELECT attempts FROM semel_inbox"), 0);
     assert_int_equal(sql_int(d, "SELECT due_at FROM semel_inbox"), d->now_us);
-    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_WAITING);
-    put(d, mail("a", "two"), SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_WAITING);
+    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_WAITING);
+    put(d, mail("a", "two"), SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_ROW_WAITING);
     struct taken t = take(d, 10, false);
     assert_string_equal(t.ids, "a:one:1 ");
     assert_int_equal(take(d, 10, false).n, 0);
     assert_fine(d, finish(d, t.tokens[0], SEMEL_DONE));
-    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_int_equal(take(d, 10, false).n, 0);
 }
 
@@ -349,11 +349,11 @@ static void put_joins_the_open_transaction(void **state)
 {
     struct handle *d = *state;
     sql(d, "BEGIN IMMEDIATE");
-    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     sql(d, "ROLLBACK");
     assert_string_equal(state_of(d, "a"), "absent");
     sql(d, "BEGIN IMMEDIATE");
-    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     sql(d, "COMMIT");
     assert_int_equal(take(d, 1, true).n, 1);
 }
@@ -364,8 +364,8 @@ static void put_takes_its_business_key_when_it_starts(void **state)
     struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     a.business_key = b.business_key = semel_str("intent");
-    put(d, a, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
-    put(d, b, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    put(d, a, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
+    put(d, b, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     assert_string_equal(take(d, 9, true).ids, "a:x:1 ");
 }
 
@@ -382,9 +382,9 @@ static void messages_of_one_key_are_taken_one_at_a_time(void **state)
 {
     /* I13 */
     struct handle *d = *state;
-    put(d, keyed("a1", "a", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
-    put(d, keyed("a2", "a", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    put(d, keyed("b1", "b", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    put(d, keyed("a1", "a", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
+    put(d, keyed("a2", "a", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    put(d, keyed("b1", "b", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     struct taken t = take(d, 10, false);
     assert_string_equal(t.ids, "a1:a1:1 b1:b1:1 ");
     assert_fine(d, finish(d, t.tokens[0], SEMEL_TRANSIENT));
@@ -428,7 +428,7 @@ static void taken_cannot_close_the_handle_that_calls_it(void **state)
 static void take_joins_the_open_transaction(void **state)
 {
     struct handle *d = *state;
-    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     sql(d, "BEGIN IMMEDIATE");
     assert_int_equal(take(d, 10, false).n, 1);
     sql(d, "ROLLBACK");

@@ -478,7 +478,7 @@ static void everything_has_a_name(void **state)
     assert_string_equal(semel_version(), "0.1.0");
     assert_string_equal(semel_act_name(SEMEL_RUN), "run");
     assert_string_equal(semel_why_name(SEMEL_WHY_BUSINESS), "business_duplicate");
-    assert_string_equal(semel_row_status_name(SEMEL_STATE_QUARANTINED), "quarantined");
+    assert_string_equal(semel_row_status_name(SEMEL_ROW_QUARANTINED), "quarantined");
     assert_string_equal(semel_class_name(SEMEL_CLASS_LEASE), "lease_expired");
     assert_string_equal(semel_result_name(SEMEL_MAYBE), "maybe");
     assert_string_equal(semel_status_text(SEMEL_OK), "ok");

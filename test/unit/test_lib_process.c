@@ -97,11 +97,11 @@ static void batch_runs_each_message_once(void **state)
     struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "outcome"), mail("a", "ok"), mail("c", "reject")};
     assert_fine(w.d, process(&w, msgs, COUNT(msgs)));
-    assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_str(out[1].outcome, "{\"ok\":true}");
-    assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
-    assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_REJECTED);
+    assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
+    assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_REJECTED);
     assert_int_equal(effects(w.d, NULL), 2);
     assert_fine(w.d, process(&w, msgs, COUNT(msgs)));
     assert_string_equal(w.trace, "");
@@ -116,10 +116,10 @@ static void failed_message_is_kept_and_run_by_work(void **state)
     struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "transient"), mail("c", "sql"), mail("d", "silent")};
     assert_fine(w.d, process(&w, msgs, COUNT(msgs)));
-    assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
-    assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_DEAD); /* a violated constraint is permanent */
-    assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
+    assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_DEAD); /* a violated constraint is permanent */
+    assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     assert_int_equal(effects(w.d, NULL), 1);
     assert_int_equal(sql_int(w.d, "SELECT error_text = 'not?now' FROM semel_inbox WHERE message_id = 'b'"), 1);
     assert_int_equal(sql_int(w.d,
@@ -154,8 +154,8 @@ static void order_of_a_key_survives_a_failure(void **state)
     struct semel_msg msgs[] = {keyed("a1", "k", SEMEL_NONE), keyed("a2", "k", SEMEL_NONE), keyed("b", "l", SEMEL_NONE)};
     msgs[0].payload = semel_str("transient");
     assert_fine(w.d, process(&w, msgs, COUNT(msgs)));
-    assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     w.mended = 1;
     assert_int_equal(work(&w), 2);
     assert_string_equal(w.trace, "a1:2 a2:1 ");
@@ -173,11 +173,11 @@ static void poison_fields_do_not_stall_the_batch(void **state)
     msgs[3].version = -7;
     msgs[4].type = (struct semel_str){"\xff", 1}; /* for people only: not worth a dead letter */
     assert_fine(w.d, process(&w, msgs, COUNT(msgs)));
-    assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
-    assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
-    assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
-    assert_verdict(&out[4], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_ROW_QUARANTINED);
+    assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
+    assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_ROW_DEAD);
+    assert_verdict(&out[4], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(sql_int(w.d, "SELECT error_text LIKE 'version is -7%' FROM semel_inbox WHERE message_id = 'd'"),
                      1);
 }
@@ -251,7 +251,7 @@ static void handler_with_an_outside_effect_may_emit_events_too(void **state)
     set(w.d, "{\"effect\": \"outside\"}");
     assert_fine(w.d, process(&w, msgs, 3));
     for (size_t i = 0; i < 3; i++)
-        assert_verdict(&out[i], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+        assert_verdict(&out[i], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(sql_int(w.d, "SELECT count(*) FROM semel_outbox"), 2);
 }
 
@@ -271,8 +271,8 @@ static void handler_cannot_end_the_transaction(void **state)
     struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "commit")};
     assert_fine(w.d, process(&w, msgs, 2));
-    assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_true(out[1].state == SEMEL_STATE_FAILED || out[1].state == SEMEL_STATE_DEAD);
+    assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_true(out[1].status == SEMEL_ROW_FAILED || out[1].status == SEMEL_ROW_DEAD);
     assert_int_equal(effects(w.d, "a"), 1);
     assert_int_equal(effects(w.d, "b"), 0);
 }
@@ -318,7 +318,7 @@ static void set_is_one_call_for_many_messages(void **state)
     assert_fine(w.d, semel_inbox_process_set(w.d->s, msgs, 4, handle_set, &w, out, &w.d->err));
     assert_int_equal(w.calls, 1);
     assert_int_equal(effects(w.d, NULL), 3);
-    assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_verdict(&out[3], SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
 }
 
 /* The database may return rows in any order; which message is meant is told by the id alone (P57). */
@@ -347,9 +347,9 @@ static void set_that_forgets_or_fails_blames_one_message(void **state)
         struct semel_msg msgs[] = {mail("a", "1"), mail("b", "2"), mail("c", "3")};
         sql(d, "DELETE FROM semel_inbox; DELETE FROM effect");
         assert_fine(d, semel_inbox_process_set(d->s, msgs, 3, handle_set, &w, out, &d->err));
-        assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-        assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_DEAD);
-        assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+        assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+        assert_verdict(&out[1], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_DEAD);
+        assert_verdict(&out[2], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
         assert_int_equal(effects(d, NULL), 2);
     }
 }

@@ -43,7 +43,7 @@ static void failed_message_parks_its_successors(void **state)
     struct handle *d = *state;
     fails(d, keyed("a", "k", SEMEL_NONE));
     answer(d, keyed("b", "k", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_BLOCKED);
-    assert_int_equal(d->v.state, SEMEL_STATE_WAITING);
+    assert_int_equal(d->v.status, SEMEL_ROW_WAITING);
     answer(d, keyed("x", "other", SEMEL_NONE), SEMEL_RUN, SEMEL_WHY_NEW);
     pass(d, 20 * SECOND_US);
     answer(d, keyed("a", "k", SEMEL_NONE), SEMEL_RUN, SEMEL_WHY_RETRIED);
@@ -86,7 +86,7 @@ static void business_duplicate_is_prevented(void **state)
     sql(d, "COMMIT"); /* which frees the key */
     answer(d, b, SEMEL_RUN, SEMEL_WHY_NEW);
     answer(d, c, SEMEL_ACK, SEMEL_WHY_BUSINESS);
-    assert_int_equal(d->v.state, SEMEL_STATE_PREVENTED);
+    assert_int_equal(d->v.status, SEMEL_ROW_PREVENTED);
 }
 
 static void same_id_with_another_payload_is_a_conflict(void **state)

@@ -54,7 +54,7 @@ static void counts_leave_out_what_is_final_when_they_are_told_to(void **state)
     process_one(e, msg("d", "bad"));
     assert_ok(e, semel_query_counts(e->store, (struct semel_str){0}, 10, 0, &e->arena, &all, &n, &e->err));
     assert_int_equal(n, 1);
-    assert_int_equal(all[0].state, SEMEL_STATE_DEAD);
+    assert_int_equal(all[0].state, SEMEL_ROW_DEAD);
 }
 
 static void counts_are_those_of_what_the_engine_left(void **state)
@@ -75,11 +75,11 @@ static void counts_are_those_of_what_the_engine_left(void **state)
 
     n = counts(e, (struct semel_str){0}, 100, &all);
     assert_int_equal(n, 5);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_COMPLETED), 2, false, SEMEL_NONE, SEMEL_NONE);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_REJECTED), 1, false, SEMEL_NONE, SEMEL_NONE);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_DEAD), 1, false, START_US, SEMEL_NONE);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_FAILED), 1, false, START_US + SECOND_US, due_us);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_PROCESSING), 1, false, START_US + SECOND_US, until_us);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_COMPLETED), 2, false, SEMEL_NONE, SEMEL_NONE);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_REJECTED), 1, false, SEMEL_NONE, SEMEL_NONE);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_DEAD), 1, false, START_US, SEMEL_NONE);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_FAILED), 1, false, START_US + SECOND_US, due_us);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_PROCESSING), 1, false, START_US + SECOND_US, until_us);
     assert_int_equal(counts(e, SEMEL_STR("nobody"), 100, &all), 0);
 }
 
@@ -91,24 +91,24 @@ static void counts_stop_at_the_cap_and_say_so(void **state)
     for (int i = 0; i < 7; i++) {
         char id[16];
         snprintf(id, sizeof id, "m%d", i);
-        put(e, FAKE("c", "s", id, SEMEL_STATE_FAILED, .received_us = 10 + i, .due_us = 90 - i));
-        put(e, FAKE("c", "t", id, SEMEL_STATE_COMPLETED));
-        put(e, FAKE("c", "u", id, SEMEL_STATE_PROCESSING, .received_us = 20));
+        put(e, FAKE("c", "s", id, SEMEL_ROW_FAILED, .received_us = 10 + i, .due_us = 90 - i));
+        put(e, FAKE("c", "t", id, SEMEL_ROW_COMPLETED));
+        put(e, FAKE("c", "u", id, SEMEL_ROW_PROCESSING, .received_us = 20));
     }
-    put(e, FAKE("d", "s", "m", SEMEL_STATE_STALE));
-    put(e, FAKE("d", "s", "w", SEMEL_STATE_WAITING, .received_us = 5));
+    put(e, FAKE("d", "s", "m", SEMEL_ROW_STALE));
+    put(e, FAKE("d", "s", "w", SEMEL_ROW_WAITING, .received_us = 5));
 
     size_t n = counts(e, (struct semel_str){0}, 3, &all);
     assert_int_equal(n, 5);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_FAILED), 3, true, START_US + 10, START_US + 84);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_COMPLETED), 3, true, SEMEL_NONE, SEMEL_NONE);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_PROCESSING), 3, true, START_US + 20, START_US + 3);
-    assert_count(count_of(all, n, "d", SEMEL_STATE_WAITING), 1, false, START_US + 5, SEMEL_NONE);
-    assert_count(count_of(all, n, "d", SEMEL_STATE_STALE), 1, false, SEMEL_NONE, SEMEL_NONE);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_FAILED), 3, true, START_US + 10, START_US + 84);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_COMPLETED), 3, true, SEMEL_NONE, SEMEL_NONE);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_PROCESSING), 3, true, START_US + 20, START_US + 3);
+    assert_count(count_of(all, n, "d", SEMEL_ROW_WAITING), 1, false, START_US + 5, SEMEL_NONE);
+    assert_count(count_of(all, n, "d", SEMEL_ROW_STALE), 1, false, SEMEL_NONE, SEMEL_NONE);
     n = counts(e, SEMEL_STR("c"), 8, &all);
     assert_int_equal(n, 3);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_FAILED), 7, false, START_US + 10, START_US + 84);
-    assert_count(count_of(all, n, "c", SEMEL_STATE_COMPLETED), 7, false, SEMEL_NONE, SEMEL_NONE);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_FAILED), 7, false, START_US + 10, START_US + 84);
+    assert_count(count_of(all, n, "c", SEMEL_ROW_COMPLETED), 7, false, SEMEL_NONE, SEMEL_NONE);
 }
 
 static void outbox_is_counted_to_the_cap_with_its_oldest(void **state)
@@ -138,16 +138,16 @@ static void outbox_is_counted_to_the_cap_with_its_oldest(void **state)
 static void fill(struct engine *e)
 {
     static const struct fake rows[] = {
-        {"c", "s", "c1", SEMEL_STATE_COMPLETED, .type = "paid", .received_us = 1},
-        {"c", "s", "f1", SEMEL_STATE_FAILED, "paid", "k1", "transient", "time-out", 2, 50},
-        {"d", "s", "d1", SEMEL_STATE_DEAD, "paid", "k1", "permanent", "no column \"x\"", 3, 0},
-        {"c", "t", "w1", SEMEL_STATE_WAITING, "sent", "k1", "blocked", .received_us = 4},
-        {"c", "", "d2", SEMEL_STATE_DEAD, "sent", "k2", "permanent", "no column \"y\"", 5, 0},
-        {"d", "s", "p1", SEMEL_STATE_PROCESSING, .key = "k2", .received_us = 6},
-        {"d", "t", "q1", SEMEL_STATE_QUARANTINED, .key = "k2", .cls = "too_old", .text = "", .received_us = 7},
-        {"c", "s", "u1", SEMEL_STATE_UNKNOWN, "paid", NULL, "unknown", "time-out \xc3\xa9", 8, 0},
-        {"d", "s", "r1", SEMEL_STATE_REJECTED, .type = "paid", .received_us = 9},
-        {"c", "s", "c2", SEMEL_STATE_COMPLETED, .type = "sent", .key = "k1", .received_us = 10},
+        {"c", "s", "c1", SEMEL_ROW_COMPLETED, .type = "paid", .received_us = 1},
+        {"c", "s", "f1", SEMEL_ROW_FAILED, "paid", "k1", "transient", "time-out", 2, 50},
+        {"d", "s", "d1", SEMEL_ROW_DEAD, "paid", "k1", "permanent", "no column \"x\"", 3, 0},
+        {"c", "t", "w1", SEMEL_ROW_WAITING, "sent", "k1", "blocked", .received_us = 4},
+        {"c", "", "d2", SEMEL_ROW_DEAD, "sent", "k2", "permanent", "no column \"y\"", 5, 0},
+        {"d", "s", "p1", SEMEL_ROW_PROCESSING, .key = "k2", .received_us = 6},
+        {"d", "t", "q1", SEMEL_ROW_QUARANTINED, .key = "k2", .cls = "too_old", .text = "", .received_us = 7},
+        {"c", "s", "u1", SEMEL_ROW_UNKNOWN, "paid", NULL, "unknown", "time-out \xc3\xa9", 8, 0},
+        {"d", "s", "r1", SEMEL_ROW_REJECTED, .type = "paid", .received_us = 9},
+        {"c", "s", "c2", SEMEL_ROW_COMPLETED, .type = "sent", .key = "k1", .received_us = 10},
     };
     for (size_t i = 0; i < COUNT(rows); i++)
         put(e, rows[i]);
@@ -216,7 +216,7 @@ static void fill_many(struct engine *e)
         char id[16];
         snprintf(id, sizeof id, "m%d", i);
         put(e, FAKE(consumers[i * 7 % 3], i % 2 ? "s" : "t", id,
-                    (enum semel_row_status)(1 + i * 13 % (SEMEL_STATE_COUNT - 1))));
+                    (enum semel_row_status)(1 + i * 13 % (SEMEL_ROW_COUNT - 1))));
         if (i % 20 == 19)
             sql_either(e, "UPDATE semel_counter SET value = 9 * value WHERE name = 'arrival'",
                        "SELECT setval('semel.arrival', 9 * nextval('semel.arrival'))");
@@ -247,7 +247,7 @@ static void pages_of_any_size_are_the_list(void **state)
             } while (n == page);
             int64_t expected = 0;
             for (int i = 0; i < 120; i++)
-                expected += masks[m] == 0 || (masks[m] & 1u << (1 + i * 13 % (SEMEL_STATE_COUNT - 1))) != 0;
+                expected += masks[m] == 0 || (masks[m] & 1u << (1 + i * 13 % (SEMEL_ROW_COUNT - 1))) != 0;
             assert_int_equal(all, expected);
         }
 }
@@ -257,7 +257,7 @@ static void list_without_an_index_goes_on_through_windows(void **state)
 {
     struct engine *e = *state;
     struct semel_filter filter = ANY;
-    put(e, FAKE("c", "s", "first", SEMEL_STATE_REJECTED));
+    put(e, FAKE("c", "s", "first", SEMEL_ROW_REJECTED));
     sql_either(
         e,
         "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 45000) INSERT INTO semel_inbox "
@@ -267,7 +267,7 @@ static void list_without_an_index_goes_on_through_windows(void **state)
         "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, received_at, updated_at, processed_at)"
         " SELECT i, 'c', 's', 'm' || i, 'completed', to_timestamp(i), to_timestamp(i), to_timestamp(i) "
         "FROM generate_series(2, 45000) AS i; SELECT setval('semel.arrival', 9000000000000000000)");
-    put(e, FAKE("c", "s", "last", SEMEL_STATE_REJECTED));
+    put(e, FAKE("c", "s", "last", SEMEL_ROW_REJECTED));
     filter.states = BIT(REJECTED);
     assert_lists(e, filter, "first last");
     filter.states = BIT(STALE);
@@ -337,13 +337,13 @@ static void walk_meets_rows_as_they_are_when_it_comes_to_them(void **state)
     struct semel_row *rows = NULL;
     size_t n = 0, damaged = 0, all_damaged = 0, found = 0;
     for (int i = 0; i < 8; i++)
-        put(e, FAKE("c", "s", ((char[]){'m', (char)('0' + i), '\0'}), SEMEL_STATE_DEAD));
+        put(e, FAKE("c", "s", ((char[]){'m', (char)('0' + i), '\0'}), SEMEL_ROW_DEAD));
     sql_run(e, "UPDATE semel_inbox SET error_class = 'strange' WHERE message_id = 'm4'");
     filter.states = BIT(DEAD);
     semel_walk_init(&walk, &filter, 6);
     assert_int_equal(next_of(e, &walk, 1, &rows, &damaged), 1);
     sql_run(e, "DELETE FROM semel_inbox WHERE message_id IN ('m2', 'm3', 'm6')");
-    put(e, FAKE("c", "s", "m3", SEMEL_STATE_DEAD)); /* purged and sent again: behind the others now */
+    put(e, FAKE("c", "s", "m3", SEMEL_ROW_DEAD)); /* purged and sent again: behind the others now */
     sql_run(e, "UPDATE semel_inbox SET status = 'quarantined' WHERE message_id = 'm5'");
     semel__arena_init(&small, 1);
     assert_int_not_equal(semel_query_walk(e->store, &walk, 3, &small, &rows, &n, &damaged, &e->err), SEMEL_OK);
@@ -374,9 +374,9 @@ static void merged_list_waits_for_the_slowest_walk(void **state)
         "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, received_at, updated_at) "
         "SELECT i, 'b', 's', 'm' || i, 'dead', to_timestamp(i), to_timestamp(i) FROM generate_series(1, 45000) AS i; "
         "SELECT setval('semel.arrival', 50000)");
-    put(e, FAKE("b", "s", "b1", SEMEL_STATE_DEAD, .type = "x"));
-    put(e, FAKE("a", "s", "a1", SEMEL_STATE_DEAD, .type = "x"));
-    put(e, FAKE("c", "s", "c1", SEMEL_STATE_FAILED, .type = "x"));
+    put(e, FAKE("b", "s", "b1", SEMEL_ROW_DEAD, .type = "x"));
+    put(e, FAKE("a", "s", "a1", SEMEL_ROW_DEAD, .type = "x"));
+    put(e, FAKE("c", "s", "c1", SEMEL_ROW_FAILED, .type = "x"));
     filter.states = BIT(DEAD) | BIT(FAILED);
     filter.type = SEMEL_STR("x");
     assert_lists(e, filter, "b1 a1 c1");
@@ -427,7 +427,7 @@ static void damaged_rows_of_several_consumers_leave_no_hole(void **state)
     size_t n = 0, damaged = 0;
     for (int i = 1; i <= 6; i++) {
         const char id[2] = {(char)('0' + i), '\0'};
-        put(e, FAKE(i % 2 ? "a" : "b", "s", id, SEMEL_STATE_DEAD, .cls = i <= 2 ? "strange" : NULL));
+        put(e, FAKE(i % 2 ? "a" : "b", "s", id, SEMEL_ROW_DEAD, .cls = i <= 2 ? "strange" : NULL));
     }
     filter.states = BIT(DEAD);
     assert_ok(e, semel_query_list(e->store, &filter, SEMEL_NONE, 3, false, &e->arena, &rows, &n, &damaged, &e->err));
@@ -445,7 +445,7 @@ static void id_alone_finds_it_under_every_consumer_and_source(void **state)
     struct semel_row *rows = NULL;
     for (int i = 0; i < 9; i++)
         for (int k = 0; k < 2; k++)
-            put(e, FAKE(consumers[i % 3], sources[i / 3], k ? "it" : "other", SEMEL_STATE_COMPLETED));
+            put(e, FAKE(consumers[i % 3], sources[i / 3], k ? "it" : "other", SEMEL_ROW_COMPLETED));
     filter.id = SEMEL_STR("it");
     assert_int_equal(list(e, filter, SEMEL_NONE, 100, &rows), 9);
     for (int i = 0; i < 9; i++) {
@@ -464,8 +464,8 @@ static void names_that_look_like_sql_are_names(void **state)
     struct engine *e = *state;
     struct semel_filter filter = ANY;
     struct semel_count *all = NULL;
-    put(e, FAKE(HOSTILE, HOSTILE, HOSTILE, SEMEL_STATE_DEAD, .type = HOSTILE, .key = HOSTILE, .text = HOSTILE));
-    put(e, FAKE("c", "s", "m", SEMEL_STATE_DEAD, .text = "it's"));
+    put(e, FAKE(HOSTILE, HOSTILE, HOSTILE, SEMEL_ROW_DEAD, .type = HOSTILE, .key = HOSTILE, .text = HOSTILE));
+    put(e, FAKE("c", "s", "m", SEMEL_ROW_DEAD, .text = "it's"));
     filter.consumer = filter.source = filter.type = filter.order_key = filter.error_text = SEMEL_STR(HOSTILE);
     assert_lists(e, filter, HOSTILE);
     filter.states = BIT(DEAD);
@@ -475,14 +475,14 @@ static void names_that_look_like_sql_are_names(void **state)
     assert_lists(e, filter, HOSTILE);
     size_t n = counts(e, (struct semel_str){0}, 10, &all);
     assert_int_equal(n, 2);
-    assert_count(count_of(all, n, HOSTILE, SEMEL_STATE_DEAD), 1, false, START_US, SEMEL_NONE);
+    assert_count(count_of(all, n, HOSTILE, SEMEL_ROW_DEAD), 1, false, START_US, SEMEL_NONE);
 }
 
 static void look_inside_a_transaction_sees_what_it_wrote(void **state)
 {
     struct engine *e = *state;
     begin(e);
-    put(e, FAKE("c", "s", "m", SEMEL_STATE_DEAD));
+    put(e, FAKE("c", "s", "m", SEMEL_ROW_DEAD));
     assert_lists(e, ANY, "m");
     semel_store_rollback(e->store);
     assert_lists(e, ANY, "");
@@ -501,15 +501,15 @@ static size_t groups(struct engine *e, struct semel_filter filter, int64_t cap, 
 
 static void fill_groups(struct engine *e)
 {
-    put(e, FAKE("c", "s", "n1", SEMEL_STATE_DEAD, .received_us = 1));
-    put(e, FAKE("c", "s", "e1", SEMEL_STATE_DEAD, .text = "", .received_us = 2));
-    put(e, FAKE("c", "s", "x1", SEMEL_STATE_DEAD, .cls = "permanent", .text = "no", .received_us = 30));
-    put(e, FAKE("d", "s", "x2", SEMEL_STATE_DEAD, .cls = "permanent", .text = "no", .received_us = 4));
-    put(e, FAKE("c", "t", "x3", SEMEL_STATE_DEAD, .cls = "permanent", .text = "no", .received_us = 5));
-    put(e, FAKE("c", "s", "x4", SEMEL_STATE_FAILED, .cls = "permanent", .text = "no", .received_us = 6));
-    put(e, FAKE("c", "s", "x5", SEMEL_STATE_DEAD, .cls = "permanent", .text = "no", .received_us = 7));
-    put(e, FAKE("c", "s", "e2", SEMEL_STATE_DEAD, .text = "", .received_us = 8));
-    put(e, FAKE("c", "s", "ok", SEMEL_STATE_COMPLETED));
+    put(e, FAKE("c", "s", "n1", SEMEL_ROW_DEAD, .received_us = 1));
+    put(e, FAKE("c", "s", "e1", SEMEL_ROW_DEAD, .text = "", .received_us = 2));
+    put(e, FAKE("c", "s", "x1", SEMEL_ROW_DEAD, .cls = "permanent", .text = "no", .received_us = 30));
+    put(e, FAKE("d", "s", "x2", SEMEL_ROW_DEAD, .cls = "permanent", .text = "no", .received_us = 4));
+    put(e, FAKE("c", "t", "x3", SEMEL_ROW_DEAD, .cls = "permanent", .text = "no", .received_us = 5));
+    put(e, FAKE("c", "s", "x4", SEMEL_ROW_FAILED, .cls = "permanent", .text = "no", .received_us = 6));
+    put(e, FAKE("c", "s", "x5", SEMEL_ROW_DEAD, .cls = "permanent", .text = "no", .received_us = 7));
+    put(e, FAKE("c", "s", "e2", SEMEL_ROW_DEAD, .text = "", .received_us = 8));
+    put(e, FAKE("c", "s", "ok", SEMEL_ROW_COMPLETED));
 }
 
 /* I16 */
@@ -527,7 +527,7 @@ static void groups_are_by_consumer_state_class_and_exact_text(void **state)
     assert_str(g[0].consumer, "c");
     assert_str(g[0].error_class, "permanent");
     assert_str(g[0].error_text, "no");
-    assert_int_equal(g[0].state, SEMEL_STATE_DEAD);
+    assert_int_equal(g[0].state, SEMEL_ROW_DEAD);
     assert_int_equal(g[0].first_us, START_US + 5);
     assert_int_equal(g[0].last_us, START_US + 30);
     assert_str(g[0].source, "s");
@@ -543,7 +543,7 @@ static void groups_are_by_consumer_state_class_and_exact_text(void **state)
     }
     assert_null(g[2].error_text.p);
     assert_str(g[3].consumer, "d");
-    assert_int_equal(g[4].state, SEMEL_STATE_FAILED);
+    assert_int_equal(g[4].state, SEMEL_ROW_FAILED);
 
     assert_int_equal(groups(e, filter, 100, 2, &g, &capped), 2);
     assert_str(g[1].id, "e1");
@@ -600,8 +600,8 @@ static void groups_are_of_one_moment(void **state)
     struct semel_group *g = NULL;
     struct intruder intruder = {0};
     bool capped = false;
-    put(e, FAKE("c", "s", "m1", SEMEL_STATE_DEAD, .text = "no"));
-    put(e, FAKE("c", "s", "m2", SEMEL_STATE_DEAD, .text = "no"));
+    put(e, FAKE("c", "s", "m1", SEMEL_ROW_DEAD, .text = "no"));
+    put(e, FAKE("c", "s", "m2", SEMEL_ROW_DEAD, .text = "no"));
     filter.states = BIT(DEAD);
     assert_int_equal(sqlite3_open(e->path, &intruder.db), SQLITE_OK);
     filter.consumer = SEMEL_STR("c");
@@ -613,7 +613,7 @@ static void groups_are_of_one_moment(void **state)
     assert_int_equal(n, 1);
     assert_int_equal(g[0].n, 2);
     assert_str(g[0].error_text, "no");
-    assert_int_equal(g[0].state, SEMEL_STATE_DEAD);
+    assert_int_equal(g[0].state, SEMEL_ROW_DEAD);
     assert_int_equal(sql_int(e, "SELECT count(*) FROM semel_inbox WHERE error_text = 'late'"), 2);
 }
 

@@ -315,7 +315,7 @@ static void cut_batch_moves_when_all_of_it_is_recorded(void **state)
     assert_ok(e, step(e));
     assert_true(e->seen.begins > 2);
     assert_int_equal(effects_of(e, NULL), 2);
-    assert_int_equal(state_of(e, "b") == SEMEL_STATE_ABSENT, false);
+    assert_int_equal(state_of(e, "b") == SEMEL_ROW_ABSENT, false);
     assert_int_equal(position(e, 0), 3);
 }
 
@@ -397,7 +397,7 @@ static void zombie_does_nothing_and_is_told(void **state)
         assert_int_equal(step(e), SEMEL_FENCED);
         assert_int_equal(journal.reported, 2 * (i + 1));
         assert_int_equal(effects_of(e, NULL), 0);
-        assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+        assert_int_equal(state_of(e, "a"), SEMEL_ROW_ABSENT);
         assert_int_equal(position(e, 0), SEMEL_NONE);
         assert_int_equal(journal.reopened, 0);
         journal.n = 2; /* without the one that is to blame: one transaction */
@@ -458,7 +458,7 @@ static void assert_never_ahead(struct engine *e)
         int64_t at = position(e, p);
         for (size_t i = 0; at != SEMEL_NONE && i < journal.n; i++)
             if (journal.records[i].partition == p && journal.records[i].offset < at)
-                assert_int_not_equal(state_of(e, journal.records[i].id), SEMEL_STATE_ABSENT);
+                assert_int_not_equal(state_of(e, journal.records[i].id), SEMEL_ROW_ABSENT);
     }
 }
 

@@ -56,7 +56,7 @@ static struct semel_admit item_of(const char *id)
                                         .message_time_us = SEMEL_NONE,
                                         .received_us = 1,
                                         .updated_us = 1,
-                                        .progress = {.state = SEMEL_STATE_COMPLETED,
+                                        .progress = {.state = SEMEL_ROW_COMPLETED,
                                                      .processed_us = 1,
                                                      .due_us = SEMEL_NONE,
                                                      .lease_until_us = SEMEL_NONE,
@@ -325,7 +325,7 @@ static semel_status admit_and_settle(struct semel_store *store, struct semel_are
                                    .n_items = 1};
     struct semel_change change = {.source = SEMEL_STR("s"),
                                   .id = SEMEL_STR("m"),
-                                  .from = SEMEL_STATE_COMPLETED,
+                                  .from = SEMEL_ROW_COMPLETED,
                                   .fresh = true,
                                   .token = SEMEL_NONE,
                                   .progress = item.row.progress,

@@ -40,13 +40,13 @@ static void handler_runs_under_a_committed_lease_without_a_transaction(void **st
 
     e->on_run = assert_no_transaction;
     process(e, msgs, 2);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_str(e->settled[0].outcome, "{\"made\":1}");
     assert_int_equal(e->seen.commits, 2);
     assert_string_equal(e->trace, "begin commit begin rollback run:a begin rollback run:b begin commit ");
     process(e, msgs, 2);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, NULL), 2);
 }
 
@@ -55,8 +55,8 @@ static void each_result_has_its_state(void **state)
 {
     struct engine *e = *state;
     static const char *const words[] = {"fail", "bad", "reject", "maybe"};
-    static const enum semel_row_status states[] = {SEMEL_STATE_FAILED, SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED,
-                                                   SEMEL_STATE_UNKNOWN};
+    static const enum semel_row_status states[] = {SEMEL_ROW_FAILED, SEMEL_ROW_DEAD, SEMEL_ROW_REJECTED,
+                                                   SEMEL_ROW_UNKNOWN};
 
     for (size_t i = 0; i < COUNT(words); i++) {
         process_one(e, msg(words[i], words[i]));
@@ -64,11 +64,11 @@ static void each_result_has_its_state(void **state)
         assert_int_equal(attempts_of(e, words[i]), 1);
     }
     process_one(e, msg("maybe", "maybe")); /* T11: never run again on a guess */
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_UNKNOWN, SEMEL_STATE_UNKNOWN);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_UNKNOWN, SEMEL_ROW_UNKNOWN);
     assert_int_equal(effects_of(e, "maybe"), 1);
     e->policy.effect = SEMEL_EFFECT_KEYED;
     process_one(e, msg("keyed", "maybe"));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
 }
 
 /* a ran, b met the world, c did not start. */
@@ -79,10 +79,10 @@ static void world_gives_back_what_was_not_touched_and_keeps_what_ended(void **st
 
     assert_int_equal(try_process(e, msgs, 3), SEMEL_RETRY);
     assert_string_equal(e->err.text, "the disk is full");
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     assert_int_equal(row_of(e, "b").progress.attempts, 0);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_WAITING);
     assert_int_equal(effects_of(e, "c"), 0);
     assert_int_equal(e->settled[0].act, SEMEL_ACK);
 }
@@ -103,7 +103,7 @@ static void lease_is_renewed_before_the_next_handler_starts(void **state)
     e->on_run = take_time;
     process(e, msgs, 3);
     for (size_t i = 0; i < 3; i++)
-        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(e->seen.commits, 4); /* the claim, two renewals, the ends */
     assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
     assert_int_equal(n, 0);
@@ -124,7 +124,7 @@ static void lease_that_ran_out_while_it_was_renewed_is_renewed_again(void **stat
     e->on_run = take_time_and_look;
     fail_at(e, "commit", 2, FAULT_STALL);
     process(e, msgs, 2);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     assert_int_equal(e->seen.commits, 4); /* the claim, two renewals, the ends */
 }
 
@@ -139,7 +139,7 @@ static void lease_that_cannot_be_kept_is_given_back(void **state)
     assert_int_equal(try_process(e, msgs, 2), SEMEL_RETRY);
     assert_int_equal(e->inbox.counts.done + e->inbox.counts.fenced,
                      1); /* a: by its end, or by what came of the stall */
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "b").progress.attempts, 0);
 }
 
@@ -165,8 +165,8 @@ static void message_whose_lease_was_lost_is_not_started(void **state)
     e->on_run = stall_and_be_recovered;
     process(e, msgs, 2);
     assert_null(strstr(e->trace, "run:b"));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_UNKNOWN);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_UNKNOWN);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_UNKNOWN);
     assert_int_equal(attempts_of(e, "a"), 2); /* the lease that ran out, and the late word */
     assert_int_equal(attempts_of(e, "b"), 1);
 }
@@ -181,12 +181,12 @@ static void second_of_a_key_waits_for_the_first(void **state)
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process(e, msgs, 3);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
     assert_null(strstr(e->trace, "run:a2"));
     e->now_us += 10 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
     assert_int_equal(n, 2);
-    assert_int_equal(state_of(e, "a2"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a2"), SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "a2"), 1);
 }
 

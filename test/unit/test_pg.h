@@ -77,7 +77,7 @@ static inline struct semel_admit item_of(const char *id, enum semel_row_status s
                                                     .processed_us = SEMEL_NONE,
                                                     .lease_until_us = SEMEL_NONE,
                                                     .lease_token = SEMEL_NONE}}};
-    if (state == SEMEL_STATE_COMPLETED)
+    if (state == SEMEL_ROW_COMPLETED)
         item.row.progress.processed_us = NOW;
     return item;
 }
@@ -93,7 +93,7 @@ static inline semel_status try_admit(struct world *w, struct semel_store *store,
 /* Whether it was new. */
 static inline bool admit(struct world *w, const char *id)
 {
-    struct semel_admit item = item_of(id, SEMEL_STATE_COMPLETED, NULL);
+    struct semel_admit item = item_of(id, SEMEL_ROW_COMPLETED, NULL);
     ok(w, try_admit(w, w->store, &item, NULL));
     return item.inserted;
 }

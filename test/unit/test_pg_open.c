@@ -206,7 +206,7 @@ static void wrapped_connection_is_left_as_it_was(void **state)
     struct semel_store *wrapped = NULL;
     PGconn *conn = connect_to(w);
     int64_t now_us = 0;
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, NULL);
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, NULL);
     exec(conn, "SET lock_timeout = '7s'");
     ok(w, semel__store_pg_wrap(&wrapped, conn, &usual, &w->err));
     ok(w, semel_store_begin(wrapped, SEMEL_TX_OWN, &now_us, &w->err));

@@ -235,7 +235,7 @@ static void batch_with_large_payloads_is_kept_byte_for_byte(void **state)
         payload[i] = (char)(i * 7 + i / 256);
     for (size_t i = 0; i < N; i++) {
         snprintf(ids[i], sizeof(ids[i]), "%03zu", i);
-        items[i] = item_of(ids[i], SEMEL_STATE_WAITING, NULL);
+        items[i] = item_of(ids[i], SEMEL_ROW_WAITING, NULL);
         items[i].place = N - 1 - i;
         items[i].row.kept = true;
         items[i].row.payload = (struct semel_str){payload, sizeof(payload) - i};
@@ -248,7 +248,7 @@ static void batch_with_large_payloads_is_kept_byte_for_byte(void **state)
     ok(w, semel_store_commit(w->store, &w->err));
     begin(w);
     for (size_t i = 0; i < N; i += 13) {
-        struct semel_admit again = item_of(ids[i], SEMEL_STATE_COMPLETED, NULL);
+        struct semel_admit again = item_of(ids[i], SEMEL_ROW_COMPLETED, NULL);
         ok(w, try_admit(w, w->store, &again, NULL));
         assert_false(again.inserted);
         assert_int_equal(again.found.payload.n, sizeof(payload) - i);
@@ -262,7 +262,7 @@ static void batch_with_large_payloads_is_kept_byte_for_byte(void **state)
 static void what_most_rows_have_is_kept_as_null(void **state)
 {
     struct world *w = *state;
-    struct semel_admit items[] = {item_of("a", SEMEL_STATE_COMPLETED, NULL), item_of("b", SEMEL_STATE_WAITING, NULL)};
+    struct semel_admit items[] = {item_of("a", SEMEL_ROW_COMPLETED, NULL), item_of("b", SEMEL_ROW_WAITING, NULL)};
     struct semel_admit_batch batch = {.consumer = CONSUMER, .now_us = NOW, .items = items, .n_items = 2};
     items[0].row.progress.attempts = 1;
     items[1].place = 1;
@@ -292,7 +292,7 @@ static semel_status admit_and_settle(struct world *w)
                                       .source = SEMEL_STR("s"),
                                       .id = SEMEL_STR("a"),
                                       .expires_us = SEMEL_NONE};
-    struct semel_admit item = item_of("a", SEMEL_STATE_WAITING, "k");
+    struct semel_admit item = item_of("a", SEMEL_ROW_WAITING, "k");
     struct semel_admit_batch batch = {.consumer = CONSUMER,
                                       .now_us = NOW,
                                       .keys = &key,
@@ -303,9 +303,9 @@ static semel_status admit_and_settle(struct world *w)
                                       .n_items = 1};
     struct semel_change change = {.source = SEMEL_STR("s"),
                                   .id = SEMEL_STR("a"),
-                                  .from = SEMEL_STATE_WAITING,
+                                  .from = SEMEL_ROW_WAITING,
                                   .token = SEMEL_NONE,
-                                  .progress = item_of("a", SEMEL_STATE_COMPLETED, NULL).row.progress};
+                                  .progress = item_of("a", SEMEL_ROW_COMPLETED, NULL).row.progress};
     struct semel_key_change moved = {.key = SEMEL_STR("k"), .last_version = 3, .wake = true};
     const struct semel_note note = {.source = SEMEL_STR("s"), .id = SEMEL_STR("a"), .text = SEMEL_STR("late")};
     struct semel_settle_batch settle = {.consumer = CONSUMER,
@@ -357,7 +357,7 @@ static int64_t trips_of_a_batch(struct world *w, size_t n, const char *prefix, b
     int64_t before = semel__pg_trips(w->store);
     for (size_t i = 0; i < n; i++) {
         snprintf(ids[i], sizeof(ids[i]), "%s%03zu", prefix, i);
-        items[i] = item_of(ids[i], SEMEL_STATE_COMPLETED, keyed ? "k" : NULL);
+        items[i] = item_of(ids[i], SEMEL_ROW_COMPLETED, keyed ? "k" : NULL);
         items[i].place = i;
     }
     begin(w);

@@ -276,7 +276,7 @@ static void key_that_somebody_holds_is_contention_after_the_time_out(void **stat
 {
     struct world *w = *state; /* P64 */
     struct semel_key key = {.key = SEMEL_STR("k")};
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, "k");
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, "k");
     PGconn *conn = connect_to(w);
     exec(conn, "BEGIN");
     exec(conn, "INSERT INTO semel.order_key (consumer, order_key) VALUES ('c', 'k')");
@@ -295,7 +295,7 @@ static void killed_backend_is_closed_until_reopened(void **state)
 {
     struct world *w = *state;
     char text[96];
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, NULL);
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, NULL);
     begin(w);
     snprintf(text, sizeof(text), "SELECT pg_terminate_backend(%d, 5000)::integer",
              PQbackendPID(semel_store_native(w->store)));
@@ -356,7 +356,7 @@ static void message_committed_after_the_callers_snapshot_is_contention(void **st
         int64_t now_us = 0;
         char id[8];
         snprintf(id, sizeof(id), "m%zu", i);
-        struct semel_admit item = item_of(id, SEMEL_STATE_COMPLETED, NULL);
+        struct semel_admit item = item_of(id, SEMEL_ROW_COMPLETED, NULL);
         join(&j, w, strict_levels[i]);
         begin(w);
         assert_true(admit(w, id));
@@ -379,7 +379,7 @@ static void key_changed_after_the_callers_snapshot_is_contention(void **state)
         struct semel_key_change change = {.key = SEMEL_STR("k"), .last_version = SEMEL_NONE};
         struct semel_settle_batch settle = {
             .consumer = CONSUMER, .now_us = NOW, .keys = &change, .n_keys = 1, .worker = SEMEL_STR("w")};
-        struct semel_admit item = item_of("later", SEMEL_STATE_COMPLETED, "k");
+        struct semel_admit item = item_of("later", SEMEL_ROW_COMPLETED, "k");
         join(&j, w, strict_levels[i]);
         begin(w);
         ok(w, semel_store_settle(w->store, &settle, &w->err));
@@ -398,7 +398,7 @@ static void watermark_raised_after_the_callers_snapshot_is_noticed(void **state)
     for (size_t i = 0; i < COUNT(strict_levels) * 2; i++) { /* the first has no watermark yet */
         struct joined j;
         int64_t now_us = 0;
-        struct semel_admit item = item_of("old", SEMEL_STATE_COMPLETED, NULL);
+        struct semel_admit item = item_of("old", SEMEL_ROW_COMPLETED, NULL);
         join(&j, w, strict_levels[i % 2]);
         begin(w);
         ok(w, semel_store_watermark(w->store, CONSUMER, SEMEL_STR("s"), NOW + (int64_t)i, &w->err));
@@ -419,7 +419,7 @@ static void joined_transaction_commits_with_the_callers(void **state)
     for (size_t i = 0; i < COUNT(levels); i++) {
         struct joined j;
         int64_t now_us = 0;
-        struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, NULL);
+        struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, NULL);
         join(&j, w, levels[i]);
         assert_true(semel_store_busy(j.store));
         ok(w, semel_store_begin(j.store, SEMEL_TX_JOIN, &now_us, &w->err));
@@ -439,7 +439,7 @@ static void undoing_a_joined_transaction_undoes_all_of_it_and_nothing_else(void 
     struct world *w = *state; /* P59 */
     struct joined j;
     int64_t now_us = 0;
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, NULL);
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, NULL);
     sql("CREATE TABLE effect (n integer)");
     join(&j, w, "BEGIN");
     exec(j.conn, "INSERT INTO effect VALUES (1)");
@@ -462,7 +462,7 @@ static void handler_cannot_end_the_callers_transaction(void **state)
     struct world *w = *state; /* P58 */
     struct joined j;
     int64_t now_us = 0;
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED, NULL);
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED, NULL);
     join(&j, w, "BEGIN");
     ok(w, semel_store_begin(j.store, SEMEL_TX_JOIN, &now_us, &w->err));
     ok(w, try_admit(w, j.store, &item, NULL));
@@ -481,10 +481,10 @@ static void facts_of_a_key_leave_out_own_rows_but_not_later_ones_of_others(void 
     struct world *w = *state; /* P3 */
     struct semel_store *other = NULL;
     struct semel_key k1 = {.key = SEMEL_STR("k1")}, k2 = {.key = SEMEL_STR("k2")};
-    struct semel_admit mine = item_of("a", SEMEL_STATE_WAITING, "k1"), theirs = item_of("b", SEMEL_STATE_WAITING, "k2");
+    struct semel_admit mine = item_of("a", SEMEL_ROW_WAITING, "k1"), theirs = item_of("b", SEMEL_ROW_WAITING, "k2");
     struct semel_fetch_batch fetch = {.consumer = CONSUMER, .keys = &k1, .n_keys = 1};
     int64_t now_us = 0;
-    struct semel_admit first = item_of("first", SEMEL_STATE_COMPLETED, NULL);
+    struct semel_admit first = item_of("first", SEMEL_ROW_COMPLETED, NULL);
     ok(w, semel_store_open(&other, linked, w->url, &usual, &w->err));
     begin(w);
     ok(w, try_admit(w, w->store, &first, NULL)); /* makes the stream, which the others would wait for */

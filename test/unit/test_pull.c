@@ -137,7 +137,7 @@ static void a_message_is_taken_settled_and_done_once(void **state)
     assert_reply(call("take", ""), 200, "[]");
     assert_reply(end("settle", token, ",\"result\":\"done\",\"outcome\":{\"x\" : 1},\"reason\":\"fine\""), 200,
                  "{\"result\":\"settled\",\"status\":\"completed\"}");
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     assert_str(row_of(e, "a").progress.outcome, "{\"x\" : 1}");
     assert_reply(end("settle", token, ",\"result\":\"done\""), 409, lost("completed"));
     assert_reply(call("take", ""), 200, "[]");
@@ -153,7 +153,7 @@ static void a_process_that_did_not_give_the_lease_settles_it_by_its_token(void *
     pull = semel__serve_pull(served.serve, served_route(&served, "both"));
     snprintf(body, sizeof(body), "{\"token\":\"%s\",\"result\":\"done\"}", token);
     assert_reply(call("settle", body), 200, "settled");
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     assert_reply(call("settle", body), 409, "{\"result\":\"lost\"}");
 }
 
@@ -164,8 +164,8 @@ static void every_result_has_its_end(void **state)
     static const struct {
         const char *result;
         enum semel_row_status state;
-    } cases[] = {{"done", SEMEL_STATE_COMPLETED},    {"transient", SEMEL_STATE_FAILED}, {"permanent", SEMEL_STATE_DEAD},
-                 {"rejected", SEMEL_STATE_REJECTED}, {"unknown", SEMEL_STATE_UNKNOWN},  {"maybe", SEMEL_STATE_UNKNOWN}};
+    } cases[] = {{"done", SEMEL_ROW_COMPLETED},    {"transient", SEMEL_ROW_FAILED}, {"permanent", SEMEL_ROW_DEAD},
+                 {"rejected", SEMEL_ROW_REJECTED}, {"unknown", SEMEL_ROW_UNKNOWN},  {"maybe", SEMEL_ROW_UNKNOWN}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         char token[32], more[96], id[8];
         snprintf(id, sizeof(id), "m%zu", i);
@@ -175,7 +175,7 @@ static void every_result_has_its_end(void **state)
                  cases[i].result);
         assert_reply(end("settle", token, more), 200, semel__row_status_name(cases[i].state));
         assert_int_equal(state_of(e, id), cases[i].state);
-        if (i > 0 && cases[i].state != SEMEL_STATE_REJECTED)
+        if (i > 0 && cases[i].state != SEMEL_ROW_REJECTED)
             assert_str(row_of(e, id).progress.error_text, "so? it is");
     }
 }
@@ -190,10 +190,10 @@ static void a_late_worker_is_refused_and_its_word_is_kept(void **state)
     take_token("take?lease=10s", token);
     e->now_us += 11 * SECOND_US;
     assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_UNKNOWN);
     int64_t before = attempts_of(e, "a");
     assert_reply(end("settle", token, ",\"result\":\"done\""), 409, lost("unknown"));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_UNKNOWN);
     assert_int_equal(attempts_of(e, "a"), before + 1);
     assert_reply(end("renew", token, ""), 409, "lost");
     assert_reply(end("release", token, ""), 409, "lost");
@@ -320,7 +320,7 @@ static void what_does_not_fit_into_an_answer_is_given_back(void **state)
     assert_non_null(strstr(reply.body, "\"id\":\"a\""));
     assert_null(strstr(reply.body, "\"id\":\"b\""));
     reply_done(&reply);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "b").progress.attempts, 0);
     free(large);
 }
@@ -377,7 +377,7 @@ static void a_worker_that_is_gone_gets_nothing(void **state)
     put("a", "x");
     semel__pull_wake(pull);
     assert_ok(e, semel__pull_step(pull, &e->inbox, 0, &n, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_WAITING);
 }
 
 /* ---- when things fail --------------------------------------------------------------------------------- */
@@ -412,7 +412,7 @@ static void a_token_of_another_consumer_opens_nothing(void **state)
     e->policy.consumer = SEMEL_STR("other");
     assert_reply(end("settle", token, ",\"result\":\"done\""), 409, "{\"result\":\"lost\"");
     e->policy.consumer = SEMEL_STR("both");
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PROCESSING);
 }
 
 static void calls_that_make_no_sense_are_refused_with_the_reason(void **state)

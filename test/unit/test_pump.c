@@ -333,7 +333,7 @@ static void broken_handler_opens_the_breaker_at_once(void **state)
     assert_int_equal(n, 0);
     assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
     assert_int_equal(route.pump.own.now.cause, SEMEL_CLASS_BROKEN);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_ABSENT);
     assert_int_equal(owed(), 2);
 }
 
@@ -374,7 +374,7 @@ static void probe_reaches_behind_messages_that_wait(void **state)
     assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
     e->now_us += 10 * SECOND_US;
     step_ok(e, 1);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_COMPLETED);
     assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_CLOSED);
 }
 
@@ -419,13 +419,13 @@ static void tick_recovers_works_and_purges(void **state)
     e->now_us += e->policy.lease_us + 1;
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
     assert_int_equal(n, 2); /* b recovered, a done */
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     e->now_us += 10 * SECOND_US;
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_COMPLETED);
     e->now_us += e->policy.retention_us + 60 * SECOND_US; /* down to the minute */
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_ABSENT);
     assert_int_equal(route.pump.next_purge_us, e->now_us + route.pump.purge_every_us);
 }
 
@@ -443,7 +443,7 @@ static void purge_that_met_its_bound_goes_on_at_the_next_tick(void **state)
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
     assert_int_equal(route.pump.next_purge_us, e->now_us + route.pump.purge_every_us);
     for (size_t i = 0; i < COUNT(msgs); i++)
-        assert_int_equal(state_of(e, msgs[i].id.p), SEMEL_STATE_ABSENT);
+        assert_int_equal(state_of(e, msgs[i].id.p), SEMEL_ROW_ABSENT);
 }
 
 /* P63: stored work probes too: one row, not a thousand. */
@@ -514,7 +514,7 @@ static void tick_goes_on_while_the_broker_is_down(void **state)
     route.fault = SEMEL_QUEUE_CLOSE;
     e->now_us += 3600 * SECOND_US;
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
 }
 
 static unsigned refused_at, asked;
@@ -601,10 +601,10 @@ static void claimed_deliveries_are_acknowledged_after_the_commit_of_their_claim(
     assert_string_equal(e->trace, "poll begin commit ack later ");
     assert_int_equal(owed(), 1);
     assert_int_equal(effects_of(e, NULL), 0);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PROCESSING);
     assert_ok(e, finish(e, SEMEL_DONE, 2));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_COMPLETED);
     e->now_us += 60 * SECOND_US;
     assert_int_equal(claimed(e, 8), 0); /* the other b is told now */
     assert_int_equal(owed(), 0);
@@ -731,10 +731,10 @@ static void store_that_is_lost_under_leases_is_opened_by_the_next_call(void **st
     assert_int_equal(semel__pump_release(&route.pump, e->now_us, leases, 1, &e->err), SEMEL_CLOSED);
     assert_true(route.pump.store_down);
     assert_ok(e, semel__pump_release(&route.pump, e->now_us, leases, 1, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_FAILED);
     assert_int_equal(taken(e, 8), 1); /* due at once */
     assert_ok(e, finish(e, SEMEL_DONE, 1));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
 }
 
 /* A pause ends at its time, and a clock that was set back does not prolong it. */

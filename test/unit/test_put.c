@@ -24,10 +24,10 @@ static void a_batch_is_stored_in_one_transaction_and_runs_later(void **state)
     const struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("a", "ok"), msg("c", "ok")};
     put_all(e, msgs, COUNT(msgs));
     assert_int_equal(e->seen.commits, 1);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_WAITING);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_WAITING);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     assert_int_equal(effects_of(e, NULL), 0);
     assert_int_equal(row_of(e, "b").progress.attempts, 0);
     assert_int_equal(row_of(e, "b").progress.due_us, e->now_us);
@@ -35,7 +35,7 @@ static void a_batch_is_stored_in_one_transaction_and_runs_later(void **state)
     assert_int_equal(effects_of(e, NULL), 3);
     put_all(e, msgs, COUNT(msgs));
     for (size_t i = 0; i < COUNT(msgs); i++)
-        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
 }
 
 static void an_id_with_another_payload_is_a_conflict_and_the_first_stays(void **state)
@@ -44,7 +44,7 @@ static void an_id_with_another_payload_is_a_conflict_and_the_first_stays(void **
     struct engine *e = *state;
     const struct semel__msg msgs[] = {msg("a", "ok"), msg("a", "out"), msg("b", "ok")};
     put_all(e, msgs, COUNT(msgs));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     assert_int_equal(e->settled[1].why, SEMEL_WHY_CONFLICT);
     assert_int_equal(conflicts_of(e, "a"), 1);
     put_all(e, &msgs[1], 1);
@@ -61,10 +61,10 @@ static void messages_of_a_key_are_parked_behind_the_first(void **state)
                                       keyed("b", "ok", "k", SEMEL_NONE), keyed("c", "ok", "k", SEMEL_NONE)};
     put_all(e, msgs, COUNT(msgs));
     assert_int_equal(e->seen.commits, 1);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "a").progress.due_us, e->now_us);
     assert_int_equal(row_of(e, "b").progress.due_us, SEMEL_NONE); /* only its key wakes it */
     assert_int_equal(row_of(e, "b").progress.error_class, SEMEL_CLASS_BLOCKED);
@@ -86,7 +86,7 @@ static void a_waiter_that_comes_again_has_no_place_in_its_key(void **state)
     holder.n_business = waiter.n_business = 1;
     process_one(e, holder);
     process_one(e, waiter);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_WAITING);
     const struct semel_command discard = {.kind = SEMEL_COMMAND_DISCARD,
                                           .who = SEMEL_STR("me"),
                                           .reason = SEMEL_STR("no")};
@@ -95,10 +95,10 @@ static void a_waiter_that_comes_again_has_no_place_in_its_key(void **state)
     assert_true(result.done);
     const struct semel__msg msgs[] = {waiter, keyed("x", "ok", "k", SEMEL_NONE)};
     put_all(e, msgs, COUNT(msgs));
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     while (work(e) > 0)
         continue;
-    assert_int_equal(state_of(e, "x"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "x"), SEMEL_ROW_COMPLETED);
 }
 
 #define HOUR_US (INT64_C(3600) * 1000000)
@@ -112,7 +112,7 @@ static struct semel__msg later(struct semel__msg msg, int64_t not_before_us)
 static void assert_postponed(struct engine *e, const char *id, int64_t due_us)
 {
     const struct semel_row row = row_of(e, id);
-    assert_int_equal(row.progress.state, SEMEL_STATE_WAITING);
+    assert_int_equal(row.progress.state, SEMEL_ROW_WAITING);
     assert_int_equal(row.progress.error_class, SEMEL_CLASS_NONE);
     assert_int_equal(row.progress.due_us, due_us);
 }
@@ -126,16 +126,16 @@ static void a_message_for_later_runs_then_and_what_comes_behind_it_waits(void **
     const struct semel__msg msgs[] = {later(keyed("a", "ok", "k", SEMEL_NONE), due_us),
                                       keyed("b", "ok", "k", SEMEL_NONE), keyed("x", "ok", "l", SEMEL_NONE)};
     put_all(e, msgs, COUNT(msgs));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
     while (work(e) > 0)
         continue;
     assert_int_equal(effects_of(e, NULL), 1);
     assert_postponed(e, "a", due_us);
     put_all(e, msgs, 1); /* a copy, as a delivery of it */
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_ROW_WAITING);
     process_one(e, keyed("a", "ok", "k", SEMEL_NONE));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_STATE_WAITING);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_ROW_WAITING);
     assert_postponed(e, "a", due_us);
     e->now_us = due_us;
     while (work(e) > 0)
@@ -153,8 +153,8 @@ static void a_wake_does_not_bring_a_message_for_later_forward(void **state)
                                       later(keyed("v5", "ok", "m", 5), due_us),
                                       later(msg("past", "ok"), e->now_us - 1)};
     put_all(e, msgs, 3);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_GAP, SEMEL_STATE_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_GAP, SEMEL_ROW_WAITING);
     while (work(e) > 0)
         continue;
     assert_int_equal(effects_of(e, NULL), 1);
@@ -163,7 +163,7 @@ static void a_wake_does_not_bring_a_message_for_later_forward(void **state)
     e->now_us = due_us + 1;
     while (work(e) > 0)
         continue;
-    assert_int_equal(state_of(e, "v2"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "v2"), SEMEL_ROW_COMPLETED);
     assert_int_equal(row_of(e, "v5").progress.error_class, SEMEL_CLASS_GAP); /* the timer of the gap starts now */
     assert_int_equal(row_of(e, "v5").progress.due_us, due_us + 1 + e->policy.gap_timeout_us);
     e->policy.order = SEMEL_ORDER_NONE;
@@ -200,7 +200,7 @@ static void contention_cuts_the_batch_and_loses_nothing(void **state)
     e->plan = (struct plan){0};
     assert_true(e->inbox.counts.cuts > 0 && e->inbox.counts.contention > 0);
     for (size_t i = 0; i < COUNT(msgs); i++)
-        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_WAITING);
     assert_int_equal(work(e), COUNT(msgs));
 }
 
@@ -228,7 +228,7 @@ static void what_the_world_left_undecided_is_later(void **state)
     assert_int_equal(semel__inbox_put_all(&e->inbox, msgs, COUNT(msgs), e->settled, &e->err), SEMEL_RETRY);
     for (size_t i = 0; i < COUNT(msgs); i++)
         assert_int_equal(e->settled[i].act, SEMEL_LATER);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_ABSENT);
 }
 
 static void past_the_parking_bound_the_source_keeps_the_rest_of_the_key(void **state)
@@ -243,7 +243,7 @@ static void past_the_parking_bound_the_source_keeps_the_rest_of_the_key(void **s
     assert_int_equal(e->settled[1].act, SEMEL_ACK);
     assert_int_equal(e->settled[2].act, SEMEL_LATER);
     assert_int_equal(e->settled[3].act, SEMEL_ACK);
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_ABSENT);
 }
 
 /* What the batch itself has inserted is not parked before it is judged: else a large one would leave no room at all. */
@@ -257,7 +257,7 @@ static void rows_of_the_batch_itself_leave_room_for_those_that_wait(void **state
     put_all(e, msgs, COUNT(msgs));
     for (size_t i = 0; i < COUNT(msgs); i++)
         assert_int_equal(e->settled[i].act, i < 3 ? SEMEL_ACK : SEMEL_LATER);
-    assert_int_equal(state_of(e, "d"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "d"), SEMEL_ROW_ABSENT);
 }
 
 /* ---- the same as one by one --------------------------------------------------------------------------- */
@@ -297,7 +297,7 @@ static void compare(struct engine *a, struct engine *b)
         enum semel_row_status state = x.progress.state;
         int64_t due_us = x.progress.due_us;
         struct semel_row y = row_of(b, id);
-        if (state != y.progress.state || (state != SEMEL_STATE_ABSENT && due_us != y.progress.due_us))
+        if (state != y.progress.state || (state != SEMEL_ROW_ABSENT && due_us != y.progress.due_us))
             fail_msg("%s: %s due %lld in a batch, %s due %lld one by one", id, semel__row_status_name(state),
                      (long long)due_us, semel__row_status_name(y.progress.state), (long long)y.progress.due_us);
         assert_int_equal(conflicts_of(a, id), conflicts_of(b, id));

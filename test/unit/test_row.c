@@ -14,7 +14,7 @@ static char long_text[SEMEL_OUTCOME_MAX + 2];
 
 static struct semel_row good(enum semel_row_status state)
 {
-    bool leased = state == SEMEL_STATE_PROCESSING;
+    bool leased = state == SEMEL_ROW_PROCESSING;
 
     memset(long_text, 'x', sizeof long_text);
     return (struct semel_row){
@@ -35,7 +35,7 @@ static struct semel_row good(enum semel_row_status state)
                      .attempts = 2,
                      .attempts_before = 1,
                      .retries = 1,
-                     .due_us = state == SEMEL_STATE_FAILED ? NOW : SEMEL_NONE,
+                     .due_us = state == SEMEL_ROW_FAILED ? NOW : SEMEL_NONE,
                      .processed_us = semel__state_final(state) ? NOW : SEMEL_NONE,
                      .lease_owner = leased ? SEMEL_STR("worker") : (struct semel_str){0},
                      .lease_until_us = leased ? NOW : SEMEL_NONE,
@@ -60,7 +60,7 @@ static void a_good_row_of_every_status_is_believed(void **state)
     struct semel_error err;
 
     (void)state;
-    for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (unsigned s = SEMEL_ROW_ABSENT + 1; s < SEMEL_ROW_COUNT; s++) {
         struct semel_row row = good((enum semel_row_status)s);
         if (semel__row_check(&row, &err) != SEMEL_OK)
             fail_msg("%s: %s", semel__row_status_name((enum semel_row_status)s), err.text);
@@ -69,7 +69,7 @@ static void a_good_row_of_every_status_is_believed(void **state)
 
 static void what_may_be_null_may_be_null(void **state)
 {
-    struct semel_row row = good(SEMEL_STATE_WAITING);
+    struct semel_row row = good(SEMEL_ROW_WAITING);
 
     (void)state;
     row.source = SEMEL_STR("");
@@ -83,12 +83,12 @@ static void what_may_be_null_may_be_null(void **state)
 
 static void a_status_that_is_none_is_damage(void **state)
 {
-    struct semel_row row = good(SEMEL_STATE_FAILED);
+    struct semel_row row = good(SEMEL_ROW_FAILED);
 
     (void)state;
-    row.progress.state = SEMEL_STATE_ABSENT;
+    row.progress.state = SEMEL_ROW_ABSENT;
     assert_damaged(&row, "status");
-    row.progress.state = SEMEL_STATE_COUNT;
+    row.progress.state = SEMEL_ROW_COUNT;
     assert_damaged(&row, "status");
     row.progress.state = (enum semel_row_status)200;
     assert_damaged(&row, "status");
@@ -113,7 +113,7 @@ static void a_text_that_is_none_is_damage(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT(texts); i++) {
-        struct semel_row row = good(SEMEL_STATE_FAILED);
+        struct semel_row row = good(SEMEL_ROW_FAILED);
         struct semel_str *field = (struct semel_str *)(void *)((char *)&row + texts[i].offset);
         *field = (struct semel_str){long_text, texts[i].max};
         assert_int_equal(semel__row_check(&row, NULL), SEMEL_OK);
@@ -128,7 +128,7 @@ static void a_text_that_is_none_is_damage(void **state)
 
 static void headers_beyond_their_limit_are_damage(void **state)
 {
-    struct semel_row row = good(SEMEL_STATE_FAILED);
+    struct semel_row row = good(SEMEL_ROW_FAILED);
     char *text = semel__alloc(SEMEL_HEADERS_MAX + 1);
 
     (void)state;
@@ -145,7 +145,7 @@ static void headers_beyond_their_limit_are_damage(void **state)
 
 static void an_empty_id_is_damage(void **state)
 {
-    struct semel_row row = good(SEMEL_STATE_FAILED);
+    struct semel_row row = good(SEMEL_ROW_FAILED);
 
     (void)state;
     row.id = SEMEL_STR("");
@@ -156,7 +156,7 @@ static void an_empty_id_is_damage(void **state)
 
 static void a_payload_beyond_the_hard_limit_is_damage(void **state)
 {
-    struct semel_row row = good(SEMEL_STATE_FAILED);
+    struct semel_row row = good(SEMEL_ROW_FAILED);
 
     (void)state;
     row.payload = (struct semel_str){long_text, (size_t)SEMEL_PAYLOAD_HARD_MAX + 1}; /* its bytes are not read */
@@ -167,7 +167,7 @@ static void a_payload_beyond_the_hard_limit_is_damage(void **state)
 
 static void a_number_out_of_range_is_damage(void **state)
 {
-    struct semel_row row = good(SEMEL_STATE_FAILED);
+    struct semel_row row = good(SEMEL_ROW_FAILED);
     const struct semel_row fine = row;
 
     (void)state;
@@ -206,7 +206,7 @@ static void a_number_out_of_range_is_damage(void **state)
 /* I7: without owner, token and time nobody could end the lease. */
 static void a_running_row_has_its_whole_lease(void **state)
 {
-    struct semel_row row = good(SEMEL_STATE_PROCESSING);
+    struct semel_row row = good(SEMEL_ROW_PROCESSING);
     const struct semel_row fine = row;
 
     (void)state;
@@ -229,10 +229,10 @@ static void a_running_row_has_its_whole_lease(void **state)
 static void no_other_row_has_any_of_it(void **state)
 {
     (void)state;
-    for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (unsigned s = SEMEL_ROW_ABSENT + 1; s < SEMEL_ROW_COUNT; s++) {
         struct semel_row row = good((enum semel_row_status)s);
         const struct semel_row fine = row;
-        if (s == SEMEL_STATE_PROCESSING)
+        if (s == SEMEL_ROW_PROCESSING)
             continue;
         row.progress.lease_token = 7;
         assert_damaged(&row, "lease");
@@ -248,10 +248,10 @@ static void no_other_row_has_any_of_it(void **state)
 static void only_failed_and_waiting_rows_are_due(void **state)
 {
     (void)state;
-    for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (unsigned s = SEMEL_ROW_ABSENT + 1; s < SEMEL_ROW_COUNT; s++) {
         struct semel_row row = good((enum semel_row_status)s);
         row.progress.due_us = NOW;
-        if (s == SEMEL_STATE_FAILED || s == SEMEL_STATE_WAITING)
+        if (s == SEMEL_ROW_FAILED || s == SEMEL_ROW_WAITING)
             assert_int_equal(semel__row_check(&row, NULL), SEMEL_OK);
         else
             assert_damaged(&row, "due_at");
@@ -261,7 +261,7 @@ static void only_failed_and_waiting_rows_are_due(void **state)
 static void final_rows_alone_have_a_time_of_processing(void **state)
 {
     (void)state;
-    for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (unsigned s = SEMEL_ROW_ABSENT + 1; s < SEMEL_ROW_COUNT; s++) {
         struct semel_row row = good((enum semel_row_status)s);
         row.progress.processed_us = semel__state_final(row.progress.state) ? SEMEL_NONE : NOW;
         assert_damaged(&row, "processed_at");
@@ -301,7 +301,7 @@ static void a_bad_id_is_not_quoted(void **state)
 
 static void the_message_of_a_row_is_what_arrived(void **state)
 {
-    struct semel_row row = good(SEMEL_STATE_FAILED);
+    struct semel_row row = good(SEMEL_ROW_FAILED);
     struct semel__msg msg;
 
     (void)state;

@@ -68,7 +68,7 @@ static void park_pairs(struct engine *e, size_t from)
         msgs[2 * i + 1] = keyed(ids[2 * i + 1], "ok", names[i], i < from ? 5 : 4);
     }
     process(e, msgs, COUNT(msgs));
-    assert_int_equal(state_of(e, "b000"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "b000"), SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "b000").progress.due_us, SEMEL_NONE);
 }
 
@@ -111,13 +111,13 @@ static void without_an_order_all_that_waits_is_woken(void **state)
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process(e, msgs, COUNT(msgs));
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_WAITING);
     assert_int_equal(sweep(e, 10), 0);
     e->policy.order = SEMEL_ORDER_NONE;
     assert_int_equal(sweep(e, 10), 2);
     assert_int_equal(work(e, 10), 2);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_COMPLETED);
 }
 
 /* I12, T9: whoever took the end of a gap's timer away has not let it run out: it starts again. */
@@ -133,7 +133,7 @@ static void gap_without_a_timer_gets_a_new_one(void **state)
     assert_int_equal(sweep(e, 10), 1);
     e->now_us += SECOND_US;
     work(e, 10);
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_WAITING);
     assert_int_equal(row_of(e, "c").progress.error_class, SEMEL_CLASS_GAP);
     assert_int_equal(row_of(e, "c").progress.due_us, e->now_us + e->policy.gap_timeout_us);
 }
@@ -147,12 +147,12 @@ static void retries_end_at_the_cap(void **state)
 
     process_one(e, msg("a", "fail"));
     for (int attempt = 2; attempt <= 8; attempt++) {
-        assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+        assert_int_equal(state_of(e, "a"), SEMEL_ROW_FAILED);
         e->now_us += 600 * SECOND_US;
         assert_int_equal(work(e, 10), 1);
         assert_int_equal(row_of(e, "a").progress.attempts, attempt);
     }
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_DEAD);
     assert_int_equal(attempts_of(e, "a"), 8);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
     e->now_us += 100000 * SECOND_US;
@@ -172,7 +172,7 @@ static void retry_that_succeeds_completes_the_row(void **state)
         assert_int_equal(work(e, 10), 1);
     }
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.progress.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(row.progress.state, SEMEL_ROW_COMPLETED);
     assert_int_equal(row.progress.attempts, 3);
     assert_int_equal(row.progress.error_class, SEMEL_CLASS_NONE);
     assert_false(row.kept);
@@ -235,8 +235,8 @@ static void broken_handler_stops_the_work(void **state)
     size_t dead = 0;
     for (size_t i = 0; i < 5; i++) {
         struct semel_row row = row_of(e, ids[i]);
-        dead += row.progress.state == SEMEL_STATE_DEAD;
-        assert_int_equal(row.progress.attempts, row.progress.state == SEMEL_STATE_DEAD ? 2 : 1);
+        dead += row.progress.state == SEMEL_ROW_DEAD;
+        assert_int_equal(row.progress.attempts, row.progress.state == SEMEL_ROW_DEAD ? 2 : 1);
     }
     assert_int_equal(dead, 3);
 }
@@ -282,7 +282,7 @@ static void leased_row_without_a_start_is_damaged(void **state)
     assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
     assert_int_equal(n, 0);
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_ROW_ABSENT);
     assert_int_equal(effects_of(e, "a"), 0);
 }
 
@@ -301,8 +301,8 @@ static void recovery_is_bounded_and_oldest_first(void **state)
     e->now_us += e->policy.lease_us;
     assert_ok(e, semel__inbox_recover(&e->inbox, 2, &n, &e->err));
     assert_int_equal(n, 2);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_FAILED);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_PROCESSING);
     assert_ok(e, semel__inbox_recover(&e->inbox, 2, &n, &e->err));
     assert_int_equal(n, 1);
     assert_int_equal(e->inbox.counts.recovered, 3);
@@ -321,17 +321,17 @@ static void purged_message_that_comes_back_is_too_old(void **state)
     assert_int_equal(purge(e, 100), 0); /* younger than the retention */
     e->now_us += 2 * HOUR_US + MINUTE_US;
     assert_int_equal(purge(e, 100), 1);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_ABSENT);
     assert_int_equal(e->inbox.counts.purged, 1);
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_ROW_QUARANTINED);
     assert_int_equal(effects_of(e, "a"), 1);
     assert_str(row_of(e, "a").payload, "ok");
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_QUARANTINED], 1);
     m.delivery = 2; /* nor behind a claim */
     m.id = SEMEL_STR("b");
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_ROW_QUARANTINED);
     assert_int_equal(effects_of(e, "b"), 0);
 }
 
@@ -348,9 +348,9 @@ static void watermark_stands_even_when_the_delete_fails(void **state)
     fail_at(e, "begin", 3, FAULT_WORLD);
     assert_int_equal(semel__inbox_purge(&e->inbox, 100, &n, &e->err), SEMEL_RETRY);
     assert_string_equal(e->trace, "begin rollback begin commit begin ");
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     process_one(e, dated("b", "ok", e->now_us - 2 * HOUR_US));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_ROW_QUARANTINED);
 }
 
 /* I18, A11: by the end and by the time of the event, down to the minute; unfinished rows never. */
@@ -370,12 +370,12 @@ static void purge_takes_old_final_rows_only(void **state)
     assert_int_equal(purge(e, 100), 0); /* however old the messages are: they ended just now */
     e->now_us += HOUR_US + MINUTE_US;
     assert_int_equal(purge(e, 100), 3);
-    assert_int_equal(state_of(e, "old"), SEMEL_STATE_ABSENT);
-    assert_int_equal(state_of(e, "rejected"), SEMEL_STATE_ABSENT);
-    assert_int_equal(state_of(e, "timeless"), SEMEL_STATE_ABSENT);
-    assert_int_equal(state_of(e, "failed"), SEMEL_STATE_FAILED);
-    assert_int_equal(state_of(e, "young"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "dead"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "old"), SEMEL_ROW_ABSENT);
+    assert_int_equal(state_of(e, "rejected"), SEMEL_ROW_ABSENT);
+    assert_int_equal(state_of(e, "timeless"), SEMEL_ROW_ABSENT);
+    assert_int_equal(state_of(e, "failed"), SEMEL_ROW_FAILED);
+    assert_int_equal(state_of(e, "young"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "dead"), SEMEL_ROW_DEAD);
     assert_int_equal(attempts_of(e, "rejected"), 0); /* with their attempts */
     assert_int_equal(attempts_of(e, "dead"), 1);
 }
@@ -391,7 +391,7 @@ static void purge_cuts_at_the_full_minute(void **state)
     process_one(e, msg("a", "ok"));
     e->now_us += HOUR_US + MINUTE_US - into_us - 1;
     assert_int_equal(purge(e, 100), 0);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     e->now_us += 1;
     assert_int_equal(purge(e, 100), 1);
 }
@@ -409,13 +409,13 @@ static void slow_partition_of_an_old_topic_runs_everything(void **state)
     e->now_us += MINUTE_US;
     assert_int_equal(purge(e, 100), 0);
     process_one(e, dated("slow-1", "ok", old_us));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     e->now_us += HOUR_US + MINUTE_US;
     assert_int_equal(purge(e, 100), 3);
     process_one(e, dated("copy", "ok", old_us + 2 * HOUR_US));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_ROW_QUARANTINED);
     process_one(e, dated("next", "ok", old_us + 2 * HOUR_US + 1)); /* nothing as young as this was purged */
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* A11: at most ten times as many rows are looked at as may be deleted; and no watermark moves for what then stays. */
@@ -438,12 +438,12 @@ static void purge_looks_at_ten_times_as_many_rows_as_it_may_delete(void **state)
     if (e->db == NULL) { /* in memory there is no index to look along */
         assert_int_equal(purge(e, 3), 0);
         process_one(e, dated("before", "ok", old_us));
-        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     }
     assert_int_equal(purge(e, 5), 2);
-    assert_int_equal(state_of(e, "m41"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "m41"), SEMEL_ROW_ABSENT);
     process_one(e, dated("behind", "ok", old_us));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_ROW_QUARANTINED);
 }
 
 /* A11: that bound is for all sources of a consumer together. */
@@ -499,7 +499,7 @@ static void order_keys_that_say_nothing_are_purged(void **state)
     sql_either(e, "UPDATE semel_inbox SET due_at = 1 WHERE message_id = 'x'",
                "UPDATE semel.inbox SET due_at = '2000-01-01 00:00+00' WHERE message_id = 'x'");
     assert_ok(e, semel__inbox_work(&e->inbox, 1, &n, &e->err));
-    assert_int_equal(state_of(e, "x"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "x"), SEMEL_ROW_COMPLETED);
     purge(e, 100);
     assert_int_equal(sql_int(e, left), 1); /* that of x has changed since */
     sql_either(e, age[0], age[1]);
@@ -545,11 +545,11 @@ static void expired_business_keys_are_purged_and_others_stay(void **state)
     assert_int_equal(semel__mem_business_count(e->db), 1);
     e->now_us += 100 * e->policy.retention_us;
     purge(e, 100); /* the row is gone, the intent is not */
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_ABSENT);
     assert_int_equal(semel__mem_business_count(e->db), 1);
     msgs[0].id = SEMEL_STR("new id");
     process_one(e, msgs[0]);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_PREVENTED);
 }
 
 /* A1 P73: a message without a time comes again after its record was purged; its own key stops it. */
@@ -561,15 +561,15 @@ static void purged_message_is_stopped_by_its_own_business_key(void **state)
     m.business[0] = SEMEL_STR("inv-1");
     m.n_business = 1;
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
     e->now_us += 2 * e->policy.retention_us;
     assert_int_equal(purge(e, 100), 1);
-    assert_int_equal(state_of(e, "pay-1"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "pay-1"), SEMEL_ROW_ABSENT);
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_PREVENTED);
     assert_int_equal(effects_of(e, "pay-1"), 1);
     process_one(e, m); /* the key stays its own, and the row says it from now on */
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_ROW_PREVENTED);
     assert_int_equal(effects_of(e, "pay-1"), 1);
 }
 
@@ -585,7 +585,7 @@ static void watermark_counts_for_its_source_only(void **state)
     purge(e, 100);
     other.source = SEMEL_STR("t");
     process_one(e, other);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* ---- a round of the house ------------------------------------------------------------------------------ */

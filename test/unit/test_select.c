@@ -111,7 +111,7 @@ static void selection_is_resumed_where_it_stopped(void **state)
     for (int i = 0; i < 5; i++) {
         char id[8];
         snprintf(id, sizeof id, "d%d", i);
-        put(e, FAKE("c", "s", id, SEMEL_STATE_DEAD));
+        put(e, FAKE("c", "s", id, SEMEL_ROW_DEAD));
     }
     struct semel_selection s = selected_dead(e, "discard");
     assert_left(e, s.number, 2, "c/s/d0 c/s/d1");
@@ -139,9 +139,9 @@ static void selection_is_resumed_where_it_stopped(void **state)
 static void two_selections_of_the_same_rows_are_apart(void **state)
 {
     struct engine *e = *state;
-    put(e, FAKE("c", "s", "d1", SEMEL_STATE_DEAD));
+    put(e, FAKE("c", "s", "d1", SEMEL_ROW_DEAD));
     struct semel_selection one = selected_dead(e, "retry");
-    put(e, FAKE("c", "s", "d2", SEMEL_STATE_DEAD));
+    put(e, FAKE("c", "s", "d2", SEMEL_ROW_DEAD));
     struct semel_selection two = selected_dead(e, "resolve");
     assert_true(two.number > one.number);
     mark(e, one.number, 1, "done");
@@ -155,11 +155,11 @@ static void selection_is_in_order_of_arrival_across_consumers_and_states(void **
     struct engine *e = *state;
     struct semel_filter filter = ANY;
     struct semel_selection s = wish("retry");
-    put(e, FAKE("z", "s", "1", SEMEL_STATE_FAILED));
-    put(e, FAKE("a", "t", "2", SEMEL_STATE_DEAD));
-    put(e, FAKE("z", "s", "3", SEMEL_STATE_DEAD));
-    put(e, FAKE("a", "s", "4", SEMEL_STATE_COMPLETED));
-    put(e, FAKE("it's \"m\"\n", "", "5", SEMEL_STATE_FAILED));
+    put(e, FAKE("z", "s", "1", SEMEL_ROW_FAILED));
+    put(e, FAKE("a", "t", "2", SEMEL_ROW_DEAD));
+    put(e, FAKE("z", "s", "3", SEMEL_ROW_DEAD));
+    put(e, FAKE("a", "s", "4", SEMEL_ROW_COMPLETED));
+    put(e, FAKE("it's \"m\"\n", "", "5", SEMEL_ROW_FAILED));
     filter.states = BIT(FAILED) | BIT(DEAD);
     assert_ok(e, try_select(e, filter, 4, &s));
     assert_left(e, s.number, 10, "z/s/1 a/t/2 z/s/3 it's \"m\"\n//5");
@@ -174,7 +174,7 @@ static void selection_of_too_many_or_of_nothing_is_not_written_down(void **state
     for (int i = 0; i < 3; i++) {
         char id[8];
         snprintf(id, sizeof id, "d%d", i);
-        put(e, FAKE("c", "s", id, SEMEL_STATE_DEAD));
+        put(e, FAKE("c", "s", id, SEMEL_ROW_DEAD));
     }
     filter.states = BIT(DEAD);
     assert_int_equal(try_select(e, filter, 2, &s), SEMEL_INVALID);
@@ -193,7 +193,7 @@ static void selection_without_word_who_or_reason_is_refused(void **state)
     struct engine *e = *state;
     static char long_text[SEMEL_ERROR_TEXT_MAX + 2];
     struct semel_selection s = wish("delete");
-    put(e, FAKE("c", "s", "d", SEMEL_STATE_DEAD));
+    put(e, FAKE("c", "s", "d", SEMEL_ROW_DEAD));
     assert_int_equal(try_select(e, ANY, 2, &s), SEMEL_INVALID);
     assert_says(e, "retry, discard, resolve");
     s = wish("retry");
@@ -216,7 +216,7 @@ static void unknown_selections_places_and_results_are_refused(void **state)
     assert_int_equal(semel_query_selection(e->store, 7, &e->arena, &s, &e->err), SEMEL_INVALID);
     assert_says(e, "there is no selection with the number 7");
     assert_left(e, 7, 10, "");
-    put(e, FAKE("c", "s", "d", SEMEL_STATE_DEAD));
+    put(e, FAKE("c", "s", "d", SEMEL_ROW_DEAD));
     s = selected_dead(e, "retry");
     begin(e);
     assert_int_equal(semel_query_mark(e->store, s.number, &(struct semel_mark){2, SEMEL_STR("done")}, 1, &e->err),
@@ -262,7 +262,7 @@ static void history_tells_attempts_acts_conflicts_and_keys(void **state)
     m.n_business = 2;
     e->policy.permanent_max = 1;
     process_one(e, m);
-    assert_int_equal(state_of(e, "m"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "m"), SEMEL_ROW_DEAD);
     e->now_us += SECOND_US;
     process_one(e, msg("m", "another"));
     process_one(e, msg("m", "another"));
@@ -301,7 +301,7 @@ static void history_tells_attempts_acts_conflicts_and_keys(void **state)
 static void history_that_is_cut_has_the_latest(void **state)
 {
     struct engine *e = *state;
-    put(e, FAKE("c", "s", "m", SEMEL_STATE_DEAD));
+    put(e, FAKE("c", "s", "m", SEMEL_ROW_DEAD));
     sql_either(
         e,
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) INSERT INTO semel_attempt "
@@ -334,7 +334,7 @@ static void history_names_the_first_of_the_key(void **state)
     assert_true(h.has_head);
     assert_str(h.head_source, "s");
     assert_str(h.head_id, "first");
-    assert_int_equal(h.head_state, SEMEL_STATE_FAILED);
+    assert_int_equal(h.head_state, SEMEL_ROW_FAILED);
     assert_int_equal(h.head_version, 9);
     assert_int_equal(h.last_version, SEMEL_NONE);
     assert_str(history(e, "first", 10).head_id, "first");
@@ -353,7 +353,7 @@ static void history_knows_the_last_version_and_the_lowest_that_waits(void **stat
     struct semel_history h = history(e, "v5", 10);
     assert_true(h.has_head);
     assert_str(h.head_id, "v4");
-    assert_int_equal(h.head_state, SEMEL_STATE_WAITING);
+    assert_int_equal(h.head_state, SEMEL_ROW_WAITING);
     assert_int_equal(h.head_version, 4);
     assert_int_equal(h.last_version, 1);
 }

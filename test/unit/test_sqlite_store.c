@@ -63,7 +63,7 @@ static void commit(struct world *w)
 
 static struct semel_progress progress_of(enum semel_row_status state)
 {
-    bool final = state == SEMEL_STATE_COMPLETED || state == SEMEL_STATE_REJECTED || state == SEMEL_STATE_STALE;
+    bool final = state == SEMEL_ROW_COMPLETED || state == SEMEL_ROW_REJECTED || state == SEMEL_ROW_STALE;
     return (struct semel_progress){.state = state,
                                    .attempts = 1,
                                    .due_us = SEMEL_NONE,
@@ -74,7 +74,7 @@ static struct semel_progress progress_of(enum semel_row_status state)
 
 static struct semel_progress claimed(void)
 {
-    struct semel_progress progress = progress_of(SEMEL_STATE_PROCESSING);
+    struct semel_progress progress = progress_of(SEMEL_ROW_PROCESSING);
     progress.lease_owner = SEMEL_STR("worker-1");
     progress.lease_until_us = NOW + 1000;
     return progress;
@@ -88,7 +88,7 @@ static struct semel_admit item_of(const char *id, enum semel_row_status state)
                                        .message_time_us = SEMEL_NONE,
                                        .received_us = NOW,
                                        .updated_us = NOW}};
-    item.row.progress = state == SEMEL_STATE_PROCESSING ? claimed() : progress_of(state);
+    item.row.progress = state == SEMEL_ROW_PROCESSING ? claimed() : progress_of(state);
     return item;
 }
 
@@ -190,7 +190,7 @@ static void database_in_memory_needs_no_file(void **state)
     struct world *w = *state;
     snprintf(w->url, sizeof(w->url), "sqlite::memory:");
     ok(w, world_open(w));
-    put(w, "m1", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(w, "m1", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     begin(w);
     ok(w, semel_store_reopen(w->store, &w->err));
     assert_int_equal(ask(w, "SELECT count(*) FROM semel_inbox"), 1);
@@ -362,7 +362,7 @@ static void wrapped_handle_joins_the_callers_transaction(void **state)
     assert_says(w, "already open");
     ok(w, semel_store_begin(wrapped, SEMEL_TX_JOIN, &now_us, &w->err));
     assert_int_equal(sqlite3_txn_state(db, "main"), SQLITE_TXN_WRITE);
-    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED);
+    struct semel_admit item = item_of("a", SEMEL_ROW_COMPLETED);
     w->store = wrapped;
     admit(w, &item, 1);
     semel_store_close(wrapped); /* closes nothing of the caller's, and rolls nothing back */
@@ -382,7 +382,7 @@ static void join_of_a_transaction_with_an_old_snapshot_must_be_repeated(void **s
     assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
     ok(w, semel__store_sqlite_wrap(&wrapped, db, NULL, &w->err));
     sql_on(db, "BEGIN; SELECT * FROM semel_inbox");
-    put(w, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    put(w, "a", SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
     assert_int_equal(semel_store_begin(wrapped, SEMEL_TX_JOIN, &now_us, &w->err), SEMEL_RETRY);
     assert_int_equal(w->err.cls, SEMEL_CLASS_TRANSIENT);
     sql_on(db, "ROLLBACK; BEGIN IMMEDIATE");
@@ -460,7 +460,7 @@ static void batch_of_duplicates_writes_nothing_and_what_is_new_behind_it_is_foun
         changes = sqlite3_total_changes64(native(w));
         bytes = semel__sqlite_wal_bytes(w->store);
         for (size_t i = 0; i < 3; i++) {
-            old[i] = item_of((const char *const[]){"a", "b", "c"}[i], SEMEL_STATE_COMPLETED);
+            old[i] = item_of((const char *const[]){"a", "b", "c"}[i], SEMEL_ROW_COMPLETED);
             old[i].place = i;
         }
         begin(w);
@@ -468,27 +468,27 @@ static void batch_of_duplicates_writes_nothing_and_what_is_new_behind_it_is_foun
         commit(w);
         for (size_t i = 0; i < 3; i++) {
             assert_int_equal(old[i].inserted, round == 0);
-            assert_true(round == 0 || old[i].found.progress.state == SEMEL_STATE_COMPLETED);
+            assert_true(round == 0 || old[i].found.progress.state == SEMEL_ROW_COMPLETED);
         }
     }
     assert_int_equal(sqlite3_total_changes64(native(w)), changes);
     assert_int_equal(semel__sqlite_wal_bytes(w->store), bytes);
 
-    put(w, "d", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    put(w, "d", SEMEL_ROW_FAILED, NULL, SEMEL_NONE);
     begin(w); /* put() was a new one: mostly_old is learnt again */
     admit(w, old, 3);
     commit(w);
     for (size_t i = 0; i < 3; i++) {
-        mixed[i] = item_of((const char *const[]){"b", "d", "e"}[i], SEMEL_STATE_COMPLETED);
+        mixed[i] = item_of((const char *const[]){"b", "d", "e"}[i], SEMEL_ROW_COMPLETED);
         mixed[i].place = i;
     }
     begin(w);
     admit(w, mixed, 3);
     commit(w);
     assert_false(mixed[0].inserted);
-    assert_int_equal(mixed[0].found.progress.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(mixed[0].found.progress.state, SEMEL_ROW_COMPLETED);
     assert_false(mixed[1].inserted);
-    assert_int_equal(mixed[1].found.progress.state, SEMEL_STATE_FAILED);
+    assert_int_equal(mixed[1].found.progress.state, SEMEL_ROW_FAILED);
     assert_true(mixed[2].inserted);
     assert_int_equal(ask(w, "SELECT max(arrival) = (SELECT arrival FROM semel_inbox WHERE message_id = 'e') "
                             "AND count(*) = 5 FROM semel_inbox"),
@@ -511,8 +511,8 @@ static void what_was_there_is_told_apart_in_a_large_batch(void **state)
             snprintf(ids[i], sizeof(ids[i]), "%d-%02zu", round, i);
             bool old = i == 3 || (i >= 8 && i < 16) || i == 20 || i == 25; /* one of a group, a whole one, the rest */
             if (old)
-                put(w, ids[i], i == 20 ? SEMEL_STATE_FAILED : SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
-            items[i] = item_of(ids[i], SEMEL_STATE_COMPLETED);
+                put(w, ids[i], i == 20 ? SEMEL_ROW_FAILED : SEMEL_ROW_COMPLETED, NULL, SEMEL_NONE);
+            items[i] = item_of(ids[i], SEMEL_ROW_COMPLETED);
             items[i].row.type = i % 2 == 0 ? SEMEL_STR("even") : (struct semel_str){0};
             items[i].row.fp = (struct semel_fp){SEMEL_FP_RAW, 1, {(unsigned char)i}};
             items[i].place = 29 - i;
@@ -596,7 +596,7 @@ static int count_row(unsigned event, void *n, void *stmt, void *unused)
 static void list_over_many_consumers_reads_little_more_than_it_gives(void **state)
 {
     struct world *w = *state;
-    struct semel_filter filter = {.states = 1u << SEMEL_STATE_DEAD,
+    struct semel_filter filter = {.states = 1u << SEMEL_ROW_DEAD,
                                   .received_before_us = SEMEL_NONE,
                                   .received_after_us = SEMEL_NONE};
     struct semel_row *rows;

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "core/state.h"
 
-/* Row: what it is; column: what it becomes; in the order of SEMEL_STATE_MAP. x: legal. */
-static const char *const matrix[SEMEL_STATE_COUNT] = {
+/* Row: what it is; column: what it becomes; in the order of SEMEL_ROW_MAP. x: legal. */
+static const char *const matrix[SEMEL_ROW_COUNT] = {
     /*                a p c f w r u d s v q */
     /* absent      */ "-xxxxxxxxxx",
     /* processing  */ "-xxxxxxx---",
@@ -26,9 +26,9 @@ static const char *const matrix[SEMEL_STATE_COUNT] = {
 static void every_move_is_legal_or_not_as_the_table_says(void **state)
 {
     (void)state;
-    for (unsigned from = 0; from < SEMEL_STATE_COUNT; from++) {
-        assert_int_equal(strlen(matrix[from]), SEMEL_STATE_COUNT);
-        for (unsigned to = 0; to < SEMEL_STATE_COUNT; to++) {
+    for (unsigned from = 0; from < SEMEL_ROW_COUNT; from++) {
+        assert_int_equal(strlen(matrix[from]), SEMEL_ROW_COUNT);
+        for (unsigned to = 0; to < SEMEL_ROW_COUNT; to++) {
             bool legal = semel__move_legal((enum semel_row_status)from, (enum semel_row_status)to);
             if (legal != (matrix[from][to] == 'x'))
                 fail_msg("%s -> %s is %s", semel__row_status_name((enum semel_row_status)from),
@@ -44,25 +44,25 @@ static void the_statuses_have_the_order_of_the_table(void **state)
                                         "unknown", "dead",       "stale",     "prevented", "quarantined"};
 
     (void)state;
-    assert_int_equal(COUNT(names), SEMEL_STATE_COUNT);
-    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
+    assert_int_equal(COUNT(names), SEMEL_ROW_COUNT);
+    for (unsigned i = 0; i < SEMEL_ROW_COUNT; i++)
         assert_string_equal(semel__row_status_name((enum semel_row_status)i), names[i]);
 }
 
 /* I18: purge alone takes a final row away. */
 static void a_final_row_can_only_be_taken_away(void **state)
 {
-    static const enum semel_row_status finals[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_REJECTED, SEMEL_STATE_STALE,
-                                                   SEMEL_STATE_PREVENTED};
+    static const enum semel_row_status finals[] = {SEMEL_ROW_COMPLETED, SEMEL_ROW_REJECTED, SEMEL_ROW_STALE,
+                                                   SEMEL_ROW_PREVENTED};
     unsigned n = 0;
 
     (void)state;
     for (size_t i = 0; i < COUNT(finals); i++) {
         assert_true(semel__state_final(finals[i]));
-        for (unsigned to = 0; to < SEMEL_STATE_COUNT; to++)
-            assert_int_equal(semel__move_legal(finals[i], (enum semel_row_status)to), to == SEMEL_STATE_ABSENT);
+        for (unsigned to = 0; to < SEMEL_ROW_COUNT; to++)
+            assert_int_equal(semel__move_legal(finals[i], (enum semel_row_status)to), to == SEMEL_ROW_ABSENT);
     }
-    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
+    for (unsigned i = 0; i < SEMEL_ROW_COUNT; i++)
         n += semel__state_final((enum semel_row_status)i);
     assert_int_equal(n, COUNT(finals));
 }
@@ -71,22 +71,22 @@ static void a_final_row_can_only_be_taken_away(void **state)
 static void nothing_but_a_final_row_is_ever_taken_away(void **state)
 {
     (void)state;
-    for (unsigned from = 0; from < SEMEL_STATE_COUNT; from++)
-        assert_int_equal(semel__move_legal((enum semel_row_status)from, SEMEL_STATE_ABSENT),
+    for (unsigned from = 0; from < SEMEL_ROW_COUNT; from++)
+        assert_int_equal(semel__move_legal((enum semel_row_status)from, SEMEL_ROW_ABSENT),
                          semel__state_final((enum semel_row_status)from));
 }
 
 /* I13 */
 static void unfinished_rows_hold_back_their_key(void **state)
 {
-    static const enum semel_row_status unfinished[] = {SEMEL_STATE_PROCESSING, SEMEL_STATE_FAILED, SEMEL_STATE_WAITING,
-                                                       SEMEL_STATE_UNKNOWN, SEMEL_STATE_DEAD};
+    static const enum semel_row_status unfinished[] = {SEMEL_ROW_PROCESSING, SEMEL_ROW_FAILED, SEMEL_ROW_WAITING,
+                                                       SEMEL_ROW_UNKNOWN, SEMEL_ROW_DEAD};
     unsigned n = 0;
 
     (void)state;
     for (size_t i = 0; i < COUNT(unfinished); i++)
         assert_true(semel__state_unfinished(unfinished[i]));
-    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
+    for (unsigned i = 0; i < SEMEL_ROW_COUNT; i++)
         n += semel__state_unfinished((enum semel_row_status)i);
     assert_int_equal(n, COUNT(unfinished));
 }
@@ -94,22 +94,22 @@ static void unfinished_rows_hold_back_their_key(void **state)
 static void no_row_is_final_and_unfinished(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
+    for (unsigned i = 0; i < SEMEL_ROW_COUNT; i++)
         assert_false(semel__state_final((enum semel_row_status)i) && semel__state_unfinished((enum semel_row_status)i));
-    assert_false(semel__state_final(SEMEL_STATE_QUARANTINED));
-    assert_false(semel__state_unfinished(SEMEL_STATE_QUARANTINED));
-    assert_false(semel__state_final(SEMEL_STATE_ABSENT));
-    assert_false(semel__state_unfinished(SEMEL_STATE_ABSENT));
+    assert_false(semel__state_final(SEMEL_ROW_QUARANTINED));
+    assert_false(semel__state_unfinished(SEMEL_ROW_QUARANTINED));
+    assert_false(semel__state_final(SEMEL_ROW_ABSENT));
+    assert_false(semel__state_unfinished(SEMEL_ROW_ABSENT));
 }
 
 static void what_is_no_status_has_no_move(void **state)
 {
     (void)state;
-    assert_false(semel__move_legal(SEMEL_STATE_COUNT, SEMEL_STATE_ABSENT));
-    assert_false(semel__move_legal(SEMEL_STATE_ABSENT, SEMEL_STATE_COUNT));
-    assert_false(semel__move_legal((enum semel_row_status) - 1, SEMEL_STATE_COMPLETED));
-    assert_false(semel__move_legal(SEMEL_STATE_WAITING, (enum semel_row_status)40));
-    assert_false(semel__state_final(SEMEL_STATE_COUNT));
+    assert_false(semel__move_legal(SEMEL_ROW_COUNT, SEMEL_ROW_ABSENT));
+    assert_false(semel__move_legal(SEMEL_ROW_ABSENT, SEMEL_ROW_COUNT));
+    assert_false(semel__move_legal((enum semel_row_status) - 1, SEMEL_ROW_COMPLETED));
+    assert_false(semel__move_legal(SEMEL_ROW_WAITING, (enum semel_row_status)40));
+    assert_false(semel__state_final(SEMEL_ROW_COUNT));
     assert_false(semel__state_unfinished((enum semel_row_status)40));
 }
 

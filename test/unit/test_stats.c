@@ -77,7 +77,7 @@ static void deliveries_are_counted_by_source_type_and_why(void **state)
     struct semel_settled ends[6];
     for (size_t i = 0; i < 6; i++) {
         msgs[i] = msg("shop", i < 4 ? "order" : NULL);
-        ends[i] = settled(i == 3 ? SEMEL_WHY_DUPLICATE : SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE);
+        ends[i] = settled(i == 3 ? SEMEL_WHY_DUPLICATE : SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, SEMEL_CLASS_NONE);
     }
     semel__stats_report(worker, msgs, ends, 6, 20000);
     semel__stats_report(worker, msgs, ends, 6, 20000);
@@ -112,8 +112,8 @@ static void the_age_of_a_message_runs_from_its_own_time(void **state)
 {
     (void)state;
     struct semel__msg msgs[2] = {msg("s", "t"), msg("s", "t")};
-    const struct semel_settled ends[2] = {settled(SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE),
-                                          settled(SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE)};
+    const struct semel_settled ends[2] = {settled(SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, SEMEL_CLASS_NONE),
+                                          settled(SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, SEMEL_CLASS_NONE)};
     msgs[0].message_time_us = semel__now(&semel__clock_real) - INT64_C(7200) * 1000000;
     semel__stats_report(worker, msgs, ends, 2, 1);
     assert_line("semel_message_age_seconds_count{consumer=\"billing\"} 1");
@@ -141,7 +141,7 @@ static void strange_labels_cost_no_count_and_no_memory(void **state)
         for (unsigned i = 0; i < N; i++) {
             snprintf(types[i], sizeof(types[i]), "%u-%u-%0*d", batch, i, i % 2 == 0 ? 1 : 200, 7);
             msgs[i] = msg(i % 3 == 0 ? "\xff\"\n" : "s", types[i]);
-            ends[i] = settled(SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE);
+            ends[i] = settled(SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED, SEMEL_CLASS_NONE);
         }
         semel__stats_report(worker, msgs, ends, N, 1);
     }
@@ -252,9 +252,9 @@ static void rows_by_state_fall_back_to_nothing(void **state)
     (void)state;
     const int64_t now_us = INT64_C(1700000000000000);
     const struct semel_count counts[] = {
-        {SEMEL_STR("billing"), SEMEL_STATE_FAILED, 7, true, now_us - 90 * INT64_C(1000000), SEMEL_NONE},
-        {SEMEL_STR("billing"), SEMEL_STATE_COMPLETED, 1000, true, SEMEL_NONE, SEMEL_NONE},
-        {SEMEL_STR("another"), SEMEL_STATE_DEAD, 99, false, 1, SEMEL_NONE},
+        {SEMEL_STR("billing"), SEMEL_ROW_FAILED, 7, true, now_us - 90 * INT64_C(1000000), SEMEL_NONE},
+        {SEMEL_STR("billing"), SEMEL_ROW_COMPLETED, 1000, true, SEMEL_NONE, SEMEL_NONE},
+        {SEMEL_STR("another"), SEMEL_ROW_DEAD, 99, false, 1, SEMEL_NONE},
     };
     semel__stats_rows(route, counts, COUNT(counts), now_us);
     assert_line("semel_rows{consumer=\"billing\",status=\"failed\"} 7");
@@ -355,7 +355,7 @@ static void *count_up(void *arg)
     for (size_t round = 0; round < ROUNDS; round++) {
         for (size_t i = 0; i < EACH; i++) {
             msgs[i] = msg("s", types[(round + i) % COUNT(types)]);
-            ends[i] = settled(SEMEL_WHY_NEW, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+            ends[i] = settled(SEMEL_WHY_NEW, SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
         }
         semel__stats_report(arg, msgs, ends, EACH, 100);
         struct semel_counts counts = {.done = round + 1};
@@ -401,7 +401,7 @@ static void without_memory_there_are_no_stats_and_no_leak(void **state)
         struct semel_worker_stats *w = r != NULL ? semel__stats_worker(r) : NULL;
         if (w != NULL) {
             struct semel__msg m = msg("s", "t");
-            struct semel_settled end = settled(SEMEL_WHY_NEW, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+            struct semel_settled end = settled(SEMEL_WHY_NEW, SEMEL_ROW_FAILED, SEMEL_CLASS_TRANSIENT);
             semel__stats_report(w, &m, &end, 1, 1);
         }
         reached = fail_nth_end(&fail);

@@ -19,7 +19,7 @@ static void assert_once(struct engine *e, size_t i, const char *id)
 {
     struct semel_row row = row_of(e, id);
     assert_int_equal(e->settled[i].act, SEMEL_ACK);
-    assert_int_equal(row.progress.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(row.progress.state, SEMEL_ROW_COMPLETED);
     assert_int_equal(row.progress.attempts, 1);
     assert_int_equal(effects_of(e, id), 1);
     assert_int_equal(attempts_of(e, id), 0);
@@ -52,7 +52,7 @@ static void unknown_commit_of_a_failure_charges_it_once(void **state)
         fail_at(e, "commit", 1, unknowns[i]);
         process_one(e, msg(id, "fail"));
         assert_int_equal(e->settled[0].act, SEMEL_ACK);
-        assert_int_equal(state_of(e, id), SEMEL_STATE_FAILED);
+        assert_int_equal(state_of(e, id), SEMEL_ROW_FAILED);
         assert_int_equal(row_of(e, id).progress.attempts, 1);
         assert_int_equal(attempts_of(e, id), 1);
         assert_int_equal(effects_of(e, id), 0);
@@ -85,7 +85,7 @@ static void no_new_connection_after_an_unknown_commit_is_closed(void **state)
     assert_int_equal(e->settled[0].act, SEMEL_LATER);
     assert_ok(e, semel_store_reopen(e->store, &e->err));
     process_one(e, m); /* it was applied, and nobody knew */
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_once(e, 0, "a");
 }
 
@@ -118,8 +118,8 @@ static void redelivered_messages_of_one_key_run_in_turns(void **state)
     process(e, msgs, COUNT(msgs));
     assert_string_equal(e->trace, "begin rollback begin commit begin run:a1 run:b1 commit begin commit begin run:a2 "
                                   "commit begin parked commit ");
-    assert_int_equal(state_of(e, "a2"), SEMEL_STATE_FAILED);
-    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "a2"), SEMEL_ROW_FAILED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
 }
 
 /* When one of a key is not accepted, what follows it stays with the source, too, although the key is free again. */
@@ -134,11 +134,11 @@ static void redelivered_messages_behind_one_that_is_not_accepted_stay_with_the_s
         msgs[i].order_key = i < 3 ? SEMEL_STR("a") : SEMEL_STR("b");
     process_one(e, keyed("a1", "bad", "a", SEMEL_NONE));
     process(e, msgs, COUNT(msgs));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_ROW_WAITING);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_ROW_ABSENT);
     assert_int_equal(e->settled[2].act, SEMEL_LATER);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1); /* a4 was not even asked about */
-    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* One that has failed before has its own claim, also when it comes again together with others. */
@@ -148,13 +148,13 @@ static void redelivered_message_that_must_run_alone_does(void **state)
     struct semel__msg msgs[] = {again("a", "ok"), again("b", "fail@1"), again("c", "ok")};
 
     process_one(e, msgs[1]);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_FAILED);
     e->now_us = row_of(e, "b").progress.due_us;
     forget(e);
     process(e, msgs, 3);
     assert_string_equal(e->trace, "begin rollback begin commit begin run:a run:c commit begin commit begin run:b "
                                   "commit ");
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_ROW_COMPLETED);
 }
 
 /* The world failed: what was claimed together is stored, for whoever comes next, and nobody is charged. If it was one
@@ -169,15 +169,15 @@ static void redelivered_messages_are_given_back_when_the_world_fails(void **stat
     assert_int_equal(try_process(e, msgs, 3), SEMEL_RETRY);
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(e->settled[i].act, SEMEL_ACK);
-        assert_int_equal(state_of(e, ids[i]), SEMEL_STATE_WAITING);
+        assert_int_equal(state_of(e, ids[i]), SEMEL_ROW_WAITING);
         assert_int_equal(row_of(e, ids[i]).progress.attempts, 0);
         assert_true(row_of(e, ids[i]).progress.alone);
     }
     for (size_t i = 0; i < 3; i++, e->now_us++)
         (void)semel__inbox_work(&e->inbox, 10, &n, &e->err);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_WAITING);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_COMPLETED);
 }
 
 /* The next of a business key runs when the first was rejected, and is prevented when it was done. */
@@ -191,10 +191,10 @@ static void redelivered_messages_of_one_business_key_see_what_became_of_the_firs
         msgs[i].n_business = 1;
     }
     process(e, msgs, COUNT(msgs));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_REJECTED);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "c"), SEMEL_STATE_PREVENTED);
-    assert_int_equal(state_of(e, "d"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_REJECTED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "c"), SEMEL_ROW_PREVENTED);
+    assert_int_equal(state_of(e, "d"), SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "b"), 1);
 }
 
@@ -206,7 +206,7 @@ static void redelivered_message_that_fails_is_cut_out_of_its_claim(void **state)
     process(e, msgs, 3);
     assert_once(e, 0, "a");
     assert_once(e, 2, "c");
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_FAILED);
     assert_int_equal(row_of(e, "b").progress.attempts, 1);
     assert_int_equal(attempts_of(e, "b"), 1);
     assert_int_equal(e->inbox.counts.failed, 1);
@@ -255,10 +255,10 @@ static void redelivered_messages_stay_with_the_source_when_too_many_have_failed(
     for (size_t i = 0; i < COUNT(msgs); i++)
         msgs[i].order_key = i < 2 ? SEMEL_STR("a") : SEMEL_STR("b");
     assert_int_equal(try_process(e, msgs, COUNT(msgs)), SEMEL_RETRY);
-    assert_int_equal(state_of(e, "a1"), SEMEL_STATE_FAILED);
-    assert_int_equal(state_of(e, "b1"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "a1"), SEMEL_ROW_FAILED);
+    assert_int_equal(state_of(e, "b1"), SEMEL_ROW_FAILED);
     assert_int_equal(e->settled[1].act, SEMEL_LATER);
-    assert_int_equal(state_of(e, "a2"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "a2"), SEMEL_ROW_ABSENT);
 }
 
 /* A payload that is never kept comes from its broker again, and then runs alone. */
@@ -272,7 +272,7 @@ static void redelivered_message_that_is_not_kept_runs_alone_after_a_death(void *
     e->then = (struct plan){.op = "reopen", .nth = 1, .fault = FAULT_CLOSED};
     assert_int_equal(try_process(e, msgs, 2), SEMEL_CLOSED);
     assert_ok(e, semel_store_reopen(e->store, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PROCESSING);
     e->now_us += e->policy.lease_us + 1;
     assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
     assert_int_equal(n, 2);
@@ -307,9 +307,9 @@ static void find_poison(struct engine *e, bool dies)
             if (semel__inbox_work(&e->inbox, 10, &n, &e->err) != SEMEL_OK)
                 assert_ok(e, semel_store_reopen(e->store, &e->err));
     }
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_DEAD);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_DEAD);
     for (size_t i = 0; i < 3; i += 2) {
-        assert_int_equal(state_of(e, i == 0 ? "a" : "c"), SEMEL_STATE_COMPLETED);
+        assert_int_equal(state_of(e, i == 0 ? "a" : "c"), SEMEL_ROW_COMPLETED);
         assert_int_equal(row_of(e, i == 0 ? "a" : "c").progress.attempts, 1);
         assert_int_equal(effects_of(e, i == 0 ? "a" : "c"), 1);
     }
@@ -334,7 +334,7 @@ static void copy_that_came_again_makes_the_first_run_behind_a_claim_too(void **s
 
     process(e, msgs, 2);
     assert_once(e, 0, "a");
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_non_null(strstr(e->trace, "begin commit begin run:a commit"));
 }
 
@@ -353,7 +353,7 @@ static void finished_ones_that_came_again_are_sifted_in_one_look(void **state)
     for (size_t i = 0; i < 50; i++)
         msgs[i].delivery = 2;
     process(e, msgs, 50);
-    assert_settled(e, 49, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 49, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_ROW_COMPLETED);
     assert_string_equal(e->trace, "begin rollback ");
     assert_int_equal(e->seen.fetches, 1);
     assert_int_equal(e->seen.admits, 0);
@@ -370,18 +370,18 @@ static void message_that_loses_its_connection_leaves_a_counted_start(void **stat
     assert_int_equal(try_process(e, &m, 1), SEMEL_CLOSED);
     assert_int_equal(e->settled[0].act, SEMEL_LATER);
     assert_ok(e, semel_store_reopen(e->store, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_PROCESSING);
     assert_int_equal(row_of(e, "a").progress.attempts, 1);
     process_one(e, m); /* I5: under a live lease it is later */
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_ROW_PROCESSING);
     e->now_us += e->policy.lease_us + 1;
     assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
     assert_int_equal(n, 1);
     assert_int_equal(row_of(e, "a").progress.attempts, 1);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_FAILED);
     e->now_us += 10 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     assert_int_equal(effects_of(e, "a"), 1);
 }
 
@@ -393,7 +393,7 @@ static void claim_is_given_back_when_the_world_fails(void **state)
 
     assert_int_equal(try_process(e, &m, 1), SEMEL_RETRY);
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.progress.state, SEMEL_STATE_WAITING);
+    assert_int_equal(row.progress.state, SEMEL_ROW_WAITING);
     assert_int_equal(row.progress.attempts, 0);
     assert_true(row.kept);
     assert_int_equal(e->settled[0].act, SEMEL_ACK); /* it is stored with its payload, due now */
@@ -445,7 +445,7 @@ static void unknown_commit_outside_runs_the_handler_once(void **state)
             fail_at(e, "commit", commit, unknowns[i]);
             process_one(e, msg(id, "ok"));
             assert_once(e, 0, id);
-            assert_int_equal(e->settled[0].state, SEMEL_STATE_COMPLETED);
+            assert_int_equal(e->settled[0].state, SEMEL_ROW_COMPLETED);
         }
 }
 
@@ -464,7 +464,7 @@ static void foreign_claim_is_not_adopted(void **state)
     m.delivery = 2;
     fail_at(e, "commit", 1, FAULT_UNKNOWN_LOST);
     process_one(e, m);
-    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_ROW_PROCESSING);
     assert_int_equal(effects_of(e, "a"), 0);
     semel__inbox_done(&other);
 }

@@ -22,11 +22,11 @@ static struct semel_policy policy_of(void)
 
 static struct semel_progress progress_of(enum semel_row_status state)
 {
-    bool leased = state == SEMEL_STATE_PROCESSING;
+    bool leased = state == SEMEL_ROW_PROCESSING;
 
     return (struct semel_progress){.state = state,
                                    .attempts = leased ? 2 : 1,
-                                   .due_us = state == SEMEL_STATE_FAILED ? NOW : SEMEL_NONE,
+                                   .due_us = state == SEMEL_ROW_FAILED ? NOW : SEMEL_NONE,
                                    .processed_us = semel__state_final(state) ? NOW : SEMEL_NONE,
                                    .lease_owner = leased ? SEMEL_STR("w") : (struct semel_str){0},
                                    .lease_until_us = leased ? NOW : SEMEL_NONE,
@@ -50,7 +50,7 @@ struct scene {
 
 static void draw_row(struct semel_random *rng, struct scene *s)
 {
-    enum semel_row_status state = (enum semel_row_status)(1 + pick(rng, SEMEL_STATE_COUNT - 1));
+    enum semel_row_status state = (enum semel_row_status)(1 + pick(rng, SEMEL_ROW_COUNT - 1));
 
     s->row = (struct semel_row){.id = SEMEL_STR("m"),
                                 .arrival = 1 + pick(rng, 3),
@@ -62,10 +62,10 @@ static void draw_row(struct semel_random *rng, struct scene *s)
                                 .progress = progress_of(state)};
     s->row.progress.attempts = (int)pick(rng, 12);
     s->row.progress.attempts_before = (int)pick(rng, s->row.progress.attempts + 1);
-    s->row.progress.attempts += state == SEMEL_STATE_PROCESSING;
+    s->row.progress.attempts += state == SEMEL_ROW_PROCESSING;
     s->row.progress.alone = pick(rng, 2) == 0;
     s->row.progress.error_class = pick(rng, 2) == 0 ? SEMEL_CLASS_GAP : SEMEL_CLASS_TRANSIENT;
-    if (state == SEMEL_STATE_FAILED || state == SEMEL_STATE_WAITING)
+    if (state == SEMEL_ROW_FAILED || state == SEMEL_ROW_WAITING)
         s->row.progress.due_us = pick(rng, 3) == 0 ? SEMEL_NONE : NOW - SECOND + pick(rng, 3) * SECOND;
 }
 
@@ -102,7 +102,7 @@ static void draw(struct semel_random *rng, struct scene *s)
 
 static struct semel_progress unborn(void)
 {
-    struct semel_progress progress = progress_of(SEMEL_STATE_ABSENT);
+    struct semel_progress progress = progress_of(SEMEL_ROW_ABSENT);
 
     progress.attempts = 0;
     return progress;
@@ -137,7 +137,7 @@ static void assert_follows(const struct scene *s, const struct semel__verdict *v
         }
         semel__progress_complete(&before, NOW, &after);
         assert_fit(s, &before, &after);
-    } else if (v->changes && v->becomes != SEMEL_STATE_ABSENT) {
+    } else if (v->changes && v->becomes != SEMEL_ROW_ABSENT) {
         semel__progress_verdict(v, &before, (struct semel_str){0}, NOW, &after);
         assert_fit(s, &before, &after);
     } else if (v->changes) {
@@ -206,7 +206,7 @@ static void no_facts_make_a_finished_row_run(void **state)
             continue;
         assert_false(s.facts.damaged);
         if (s.facts.row != NULL) {
-            assert_true(s.row.progress.state == SEMEL_STATE_FAILED || s.row.progress.state == SEMEL_STATE_WAITING);
+            assert_true(s.row.progress.state == SEMEL_ROW_FAILED || s.row.progress.state == SEMEL_ROW_WAITING);
             assert_false(semel__fp_differs(&s.msg.fp, &s.row.fp));
         } else {
             assert_int_equal(s.msg.defect, SEMEL_DEFECT_NONE);
@@ -222,7 +222,7 @@ static void no_facts_make_a_finished_row_run(void **state)
 static void a_reason_is_cut_between_characters(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_progress before = progress_of(SEMEL_STATE_PROCESSING), after;
+    struct semel_progress before = progress_of(SEMEL_ROW_PROCESSING), after;
     struct semel_random rng;
     char text[SEMEL_ERROR_TEXT_MAX + 4];
 
@@ -242,7 +242,7 @@ static void a_reason_is_cut_between_characters(void **state)
 static void a_reason_within_its_limit_is_kept_whole(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_progress before = progress_of(SEMEL_STATE_PROCESSING), after;
+    struct semel_progress before = progress_of(SEMEL_ROW_PROCESSING), after;
     struct semel_random rng;
     char text[SEMEL_ERROR_TEXT_MAX];
     struct semel_ending ending = {.result = SEMEL_REJECTED, .text = {text, sizeof text}};
@@ -257,7 +257,7 @@ static void a_reason_within_its_limit_is_kept_whole(void **state)
 /* Cut in the middle it would not be JSON any more. */
 static void an_outcome_beyond_its_limit_is_not_kept(void **state)
 {
-    struct semel_progress before = progress_of(SEMEL_STATE_UNKNOWN), after;
+    struct semel_progress before = progress_of(SEMEL_ROW_UNKNOWN), after;
     char *text = semel__alloc(SEMEL_OUTCOME_MAX + 1);
 
     (void)state;
@@ -274,7 +274,7 @@ static void an_outcome_beyond_its_limit_is_not_kept(void **state)
 
 static void a_resolve_without_an_outcome_keeps_the_one_that_is_there(void **state)
 {
-    struct semel_progress before = progress_of(SEMEL_STATE_UNKNOWN), after;
+    struct semel_progress before = progress_of(SEMEL_ROW_UNKNOWN), after;
 
     (void)state;
     before.outcome = SEMEL_STR("first");
@@ -287,7 +287,7 @@ static void a_resolve_without_an_outcome_keeps_the_one_that_is_there(void **stat
 static void a_claim_shows_the_last_error_while_it_runs(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_progress before = progress_of(SEMEL_STATE_FAILED), after;
+    struct semel_progress before = progress_of(SEMEL_ROW_FAILED), after;
 
     (void)state;
     before.error_class = SEMEL_CLASS_TRANSIENT;
@@ -303,7 +303,7 @@ static void a_claim_shows_the_last_error_while_it_runs(void **state)
 static void an_ending_may_name_its_own_class(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_progress before = progress_of(SEMEL_STATE_PROCESSING), after;
+    struct semel_progress before = progress_of(SEMEL_ROW_PROCESSING), after;
     struct semel_random rng;
     struct semel_ending ending = {.result = SEMEL_TRANSIENT, .cls = SEMEL_CLASS_LEASE};
 
@@ -316,7 +316,7 @@ static void an_ending_may_name_its_own_class(void **state)
 static void times_at_the_end_of_the_range_do_not_overflow(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_progress before = progress_of(SEMEL_STATE_FAILED), after;
+    struct semel_progress before = progress_of(SEMEL_ROW_FAILED), after;
     struct semel_ending ending = {.result = SEMEL_TRANSIENT};
     struct semel_random rng;
 
@@ -332,7 +332,7 @@ static void times_at_the_end_of_the_range_do_not_overflow(void **state)
 /* I6: a release gives the attempt back, also where it was the first of a retry. */
 static void a_release_never_leaves_more_attempts_before_than_there_are(void **state)
 {
-    struct semel_progress before = progress_of(SEMEL_STATE_PROCESSING), after;
+    struct semel_progress before = progress_of(SEMEL_ROW_PROCESSING), after;
 
     (void)state;
     for (before.attempts = 1; before.attempts < 5; before.attempts++)
@@ -348,7 +348,7 @@ static void a_payload_stays_as_the_route_says(void **state)
     struct semel_policy policy = policy_of();
 
     (void)state;
-    for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (unsigned s = SEMEL_ROW_ABSENT + 1; s < SEMEL_ROW_COUNT; s++) {
         policy.keep = SEMEL_KEEP_ALWAYS;
         assert_true(semel__payload_stays(&policy, (enum semel_row_status)s));
         policy.keep = SEMEL_KEEP_NEVER;

@@ -57,8 +57,8 @@ static void only_an_effect_moves_a_key_past_a_gap(void **state)
             bool effect = (random >> 16) % 3 == 0;
             if (version <= last)
                 continue;
-            assert_true(semel__version_move(&policy, &key, version,
-                                            effect ? SEMEL_STATE_COMPLETED : SEMEL_STATE_REJECTED, false, *state));
+            assert_true(semel__version_move(&policy, &key, version, effect ? SEMEL_ROW_COMPLETED : SEMEL_ROW_REJECTED,
+                                            false, *state));
             over[version] = true;
             if (effect)
                 last = version;
@@ -77,8 +77,8 @@ static void new_message_of_a_skipped_version_is_waited_for(void **state)
     static const int64_t skipped[] = {7, 9, 11};
     const struct semel_policy policy = policy_of(1);
     const struct semel_key before = {.last_version = 4, .skipped = skipped, .n_skipped = 3};
-    static const enum semel_row_status takes[] = {SEMEL_STATE_ABSENT, SEMEL_STATE_WAITING, SEMEL_STATE_DEAD};
-    static const enum semel_row_status leaves[] = {SEMEL_STATE_QUARANTINED, SEMEL_STATE_PREVENTED, SEMEL_STATE_STALE};
+    static const enum semel_row_status takes[] = {SEMEL_ROW_ABSENT, SEMEL_ROW_WAITING, SEMEL_ROW_DEAD};
+    static const enum semel_row_status leaves[] = {SEMEL_ROW_QUARANTINED, SEMEL_ROW_PREVENTED, SEMEL_ROW_STALE};
     for (size_t i = 0; i < 3; i++) {
         struct semel_key key = before;
         assert_true(semel__version_move(&policy, &key, 9, takes[i], true, *state)); /* ABSENT: it found no room */
@@ -87,7 +87,7 @@ static void new_message_of_a_skipped_version_is_waited_for(void **state)
         assert_true(semel__version_move(&policy, &key, 9, leaves[i], true, *state));
         assert_key(&key, 4, "7,9,11");
         key = before;
-        assert_true(semel__version_move(&policy, &key, 9, SEMEL_STATE_WAITING, false, *state));
+        assert_true(semel__version_move(&policy, &key, 9, SEMEL_ROW_WAITING, false, *state));
         assert_key(&key, 4, "7,9,11");
     }
     assert_key(&before, 4, "7,9,11"); /* copies share it */
@@ -99,12 +99,12 @@ static void full_list_takes_no_more(void **state)
     struct semel_key key = {.last_version = 4};
     for (int64_t i = 0; i < SEMEL_SKIPPED_MAX; i++) {
         assert_false(semel__version_full(&policy, &key, 100 + 2 * i));
-        assert_true(semel__version_move(&policy, &key, 100 + 2 * i, SEMEL_STATE_REJECTED, false, *state));
+        assert_true(semel__version_move(&policy, &key, 100 + 2 * i, SEMEL_ROW_REJECTED, false, *state));
     }
     assert_true(semel__version_full(&policy, &key, 101));
     assert_false(semel__version_full(&policy, &key, 100)); /* it is there */
     assert_false(semel__version_full(&policy, &key, 5));
-    assert_true(semel__version_move(&policy, &key, 101, SEMEL_STATE_REJECTED, false, *state));
+    assert_true(semel__version_move(&policy, &key, 101, SEMEL_ROW_REJECTED, false, *state));
     assert_int_equal(key.n_skipped, SEMEL_SKIPPED_MAX);
     semel__version_applied(&policy, &key, 1000);
     assert_int_equal(key.last_version, 1000);

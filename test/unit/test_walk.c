@@ -28,8 +28,8 @@ static void connection_that_dies_while_handlers_run_costs_no_end(void **state)
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
     e->on_run = lose_connection_at_b;
     (void)try_process(e, msgs, 2);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_ROW_COMPLETED);
 }
 
 /* P61 */
@@ -41,8 +41,8 @@ static void contention_at_the_end_is_repeated(void **state)
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
     fail_at(e, "settle", 1, FAULT_CONTENTION);
     process(e, msgs, 2);
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* P15: the first of two lost answers was a success, and is not taken for somebody else's. */
@@ -61,7 +61,7 @@ static void two_lost_answers_in_a_row_leave_the_end_ours(void **state)
     e->then.seen = 1;
     assert_ok(e, semel__lease_finish(&e->inbox, &lease, &done, 1, &e->err));
     assert_false(lease.lost);
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_COMPLETED);
     assert_int_equal(attempts_of(e, "a"), 0);
 }
 
@@ -80,7 +80,7 @@ static void error_of_class_unknown_is_never_retried_on_a_guess(void **state)
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
     e->handler.each = say_unknown;
     process_one(e, msg("a", "ok"));
-    assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+    assert_int_equal(state_of(e, "a"), SEMEL_ROW_UNKNOWN);
 }
 
 /* ---- the breaker's bound ------------------------------------------------------------------------------ */
@@ -101,7 +101,7 @@ static void failures_in_a_row_stop_an_outside_batch_too(void **state)
     }
     assert_int_equal(try_process(e, msgs, 30), SEMEL_RETRY);
     for (int i = 0; i < 30; i++)
-        dead += state_of(e, ids[i]) == SEMEL_STATE_DEAD;
+        dead += state_of(e, ids[i]) == SEMEL_ROW_DEAD;
     assert_int_equal(dead, 10);
 }
 
@@ -118,11 +118,11 @@ static void redelivery_under_another_key_leaves_the_row_in_its_place(void **stat
     process_one(e, keyed("m2", "ok", "A", SEMEL_NONE));
     e->now_us += 3600 * SECOND_US;
     process_one(e, keyed("m1", "fail@1", "B", SEMEL_NONE));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_STATE_FAILED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_ROW_FAILED);
     work(e);
     work(e);
-    assert_int_equal(state_of(e, "m1"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(state_of(e, "m2"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "m1"), SEMEL_ROW_COMPLETED);
+    assert_int_equal(state_of(e, "m2"), SEMEL_ROW_COMPLETED);
 }
 
 /* I12 */
@@ -136,7 +136,7 @@ static void redelivery_under_another_version_raises_nothing(void **state)
     process_one(e, keyed("m1", "fail@1", "A", 5));
     work(e);
     process_one(e, keyed("m2", "ok", "A", 2));
-    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_ROW_COMPLETED);
 }
 
 /* P57: one without an order key, whose lock key is the same text, does not part the messages of a key. */
@@ -194,7 +194,7 @@ static void retried_row_does_not_run_beside_one_of_its_key(void **state)
     assert_int_equal(effects_of(e, NULL), 0);
     assert_ok(e, semel__lease_finish(&e->inbox, &lease, &(struct semel_ending){.result = SEMEL_DONE}, 1, &e->err));
     work(e);
-    assert_int_equal(state_of(e, "position:old"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "position:old"), SEMEL_ROW_COMPLETED);
 }
 
 int main(int argc, char **argv)
