@@ -173,6 +173,8 @@ static void undone(void *ctx, int number)
 {
     struct semel *s = ctx;
     struct mark back = number >= 0 && (size_t)number < s->n_marks ? s->marks[number] : (struct mark){0};
+    for (size_t i = (size_t)(number + 1); i < s->n_marks; i++) /* they are gone, but a statement that writes goes on */
+        s->marks[i] = back;
     s->open = back.open;
     semel__undo_deeds(s, back.n_deeds);
 }
@@ -192,8 +194,7 @@ semel_status semel__watch_savepoints(struct semel *s, struct semel_error *err)
     if (!s->loose && strcmp(s->store->ops->name, "sqlite") == 0)
         return semel__sqlite_watch(&s->watch, semel_store_native(s->store), err);
 #endif
-    (void)s;
-    (void)err;
+    (void)s, (void)err;
     return SEMEL_OK;
 }
 
@@ -394,8 +395,7 @@ semel_status semel__hold_back(struct semel *s, int64_t token, struct semel_error
     if (semel__pg_is(s->store))
         return semel__pg_hold_back(s->store, token, err);
 #endif
-    (void)token;
-    (void)err;
+    (void)token, (void)err;
     s->refused++;
     return SEMEL_OK;
 }

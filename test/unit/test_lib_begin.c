@@ -296,6 +296,32 @@ static void statement_that_fails_undoes_no_end(void **state)
     run_once(d, &m);
 }
 
+static void roll_back(sqlite3_context *context, int n, sqlite3_value **values)
+{
+    (void)n;
+    const char *text = (const char *)sqlite3_value_text(values[0]);
+    assert_int_equal(sqlite3_exec(sqlite3_context_db_handle(context), text, NULL, NULL, NULL), SQLITE_OK);
+}
+
+/* Then it is undone itself, to a savepoint of its own that has gone with the caller's. */
+static void statement_that_rolls_back_to_a_savepoint_brings_no_end_back(void **state)
+{
+    struct handle *d = *state;
+    struct semel_msg m = mail("a", "x");
+    int rc = sqlite3_create_function(d->db, "roll_back", 1, SQLITE_UTF8, NULL, roll_back, NULL, NULL);
+    assert_int_equal(rc, SQLITE_OK);
+    sql(d, "BEGIN");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    effect(d, "a");
+    sql(d, "SAVEPOINT s");
+    done(d, &m);
+    assert_int_equal(sql_try(d, "INSERT INTO effect SELECT roll_back('ROLLBACK TO s') UNION ALL SELECT 'b'"),
+                     SQLITE_ABORT_ROLLBACK);
+    assert_int_equal(semel_pending(d->s), 1);
+    assert_commit_refused(d);
+    assert_int_equal(effects(d, NULL), 0);
+}
+
 /* Its number is that of savepoints that are gone. */
 static void deep_savepoints_are_counted(void **state)
 {
@@ -631,6 +657,7 @@ int main(void)
         ON_BOTH(begin_that_a_savepoint_took_back_lets_the_transaction_commit),
         ON_WRAPPED(end_that_a_savepoint_took_back_cannot_commit),
         ON_BOTH(statement_that_fails_undoes_no_end),
+        ON_BOTH(statement_that_rolls_back_to_a_savepoint_brings_no_end_back),
         ON_BOTH(deep_savepoints_are_counted),
         ON_BOTH(done_that_a_savepoint_took_back_can_be_done_again),
         ON_BOTH(done_that_a_savepoint_took_back_keeps_the_next_call_from_committing),
