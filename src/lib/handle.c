@@ -191,6 +191,8 @@ static void ended(void *ctx)
 semel_status semel__watch_savepoints(struct semel *s, struct semel_error *err)
 {
 #ifdef SEMEL_WITH_SQLITE
+    if (!s->watch.on) /* nothing was begun; or sqlite3_close, which was refused, has let go of the table */
+        s->open = (int)s->pending.n;
     if (!s->loose && strcmp(s->store->ops->name, "sqlite") == 0)
         return semel__sqlite_watch(&s->watch, semel_store_native(s->store), err);
 #endif
@@ -371,9 +373,7 @@ static semel_status hold_message(struct semel *s, const struct held *held, struc
     if (semel__holds_in_store(s))
         return semel__pg_hold(s->store, held->consumer, held->source, held->id, held->token, held->attempt, err);
 #endif
-    (void)s;
-    (void)held;
-    (void)err;
+    (void)s, (void)held, (void)err;
     return SEMEL_OK;
 }
 

@@ -147,6 +147,26 @@ static void savepoints_are_told_to_the_handle_that_is_open(void **state)
     run_once(d, &a);
 }
 
+/* It takes the table that tells of them out of the transaction; the next begin looks itself. */
+static void savepoints_are_noticed_after_a_close_that_was_refused(void **state)
+{
+    struct handle *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    effect(d, "a");
+    sql(d, "SAVEPOINT s");
+    done(d, &a);
+    assert_int_equal(sqlite3_close(d->db), SQLITE_BUSY);
+    sql(d, "ROLLBACK TO s");
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_int_equal(semel_pending(d->s), 2);
+    done(d, &b);
+    assert_commit_refused(d);
+    assert_int_equal(effects(d, NULL), 0);
+    run_once(d, &a);
+}
+
 static void temporary_tables_of_the_same_name_change_nothing(void **state)
 {
     struct handle *d = *state;
@@ -506,6 +526,7 @@ int main(void)
         ON_BOTH(connection_has_one_handle_that_watches_it),
         ON_WRAPPED(begin_without_done_cannot_commit_after_its_handle_was_closed),
         ON_WRAPPED(savepoints_are_told_to_the_handle_that_is_open),
+        ON_WRAPPED(savepoints_are_noticed_after_a_close_that_was_refused),
         ON_BOTH(temporary_tables_of_the_same_name_change_nothing),
         ON_BOTH(last_insert_rowid_stays_the_callers_own),
         ON_OWN(broken_handle_answers_closed),
