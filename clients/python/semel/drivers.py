@@ -21,6 +21,20 @@ def cause_of(error: Any) -> Any:
 
 
 @contextmanager
+def believed(lost: Callable[[], bool]) -> Iterator[None]:
+    """Around COMMIT: Unavailable, where it did not wait. What ends the program or its task, such as KeyboardInterrupt,
+    may have ended that wait, and stays what it is."""
+    try:
+        yield
+    except Exception as error:
+        if lost():
+            raise Unavailable(NOT_WAITED) from error
+        raise
+    if lost():
+        raise Unavailable(NOT_WAITED)
+
+
+@contextmanager
 def waited(conn: Any) -> Iterator[None]:
     """Around COMMIT: one that did not wait for its standby says so in a warning alone, and does not count (P16)."""
     said: list[Any] = []
@@ -28,13 +42,12 @@ def waited(conn: Any) -> Iterator[None]:
     def hear(one: Any) -> None:
         if one.source_function == "SyncRepWaitForLSN":
             said.append(one)
-    conn.add_notice_handler(hear)
-    try:
-        yield
-    finally:
-        conn.remove_notice_handler(hear)
-        if said:
-            raise Unavailable(NOT_WAITED)
+    with believed(lambda: bool(said)):
+        conn.add_notice_handler(hear)
+        try:
+            yield
+        finally:
+            conn.remove_notice_handler(hear)
 
 
 @contextmanager
@@ -52,9 +65,8 @@ def heard(conn: Any) -> Iterator[Callable[[], None]]:
         return
     if kept is not None:
         conn.notices = said
-    try:
-        yield stop
-    finally:
-        stop()
-        if not all(re.match("DEBUG|LOG|INFO|NOTICE", one) for one in said):
-            raise Unavailable(NOT_WAITED)
+    with believed(lambda: not all(re.match("DEBUG|LOG|INFO|NOTICE", one) for one in said)):
+        try:
+            yield stop
+        finally:
+            stop()
