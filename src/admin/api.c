@@ -957,7 +957,7 @@ static void post_reconcile(struct task *t)
     semel_status status = read_reconcile(t, &reason, &err);
     if (status != SEMEL_OK)
         fail(t, status, &err);
-    else if (semel__str_given(about.key) || (about.row = find(t, false)) != NULL)
+    else if (semel__str_given(about.key) || (about.row = find(t, true)) != NULL)
         begin_reconcile(t, &about);
 }
 

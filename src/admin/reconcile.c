@@ -18,7 +18,7 @@
 
 #define PAGE 16
 #define PAGES_MAX ((size_t)512 << 20)
-#define COPY_MAX (2 * (SEMEL_HEADERS_MAX + SEMEL_CALL_ANSWER_MAX)) /* a message without its payload, and an answer */
+#define COPY_MAX ((size_t)128 << 20) /* a message, whose payload may have 64 MiB, and an answer */
 
 struct rule {
     const struct semel_conf_gateway *gateway;

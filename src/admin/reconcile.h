@@ -34,7 +34,7 @@ struct semel_reconcile {
 
 /* What is asked about: a message that is stored, or a key. */
 struct semel_reconcile_about {
-    const struct semel_row *row; /* NULL: the key */
+    const struct semel_row *row; /* with its payload, which a program is given; NULL: the key */
     struct semel_str scope, key;
 };
 

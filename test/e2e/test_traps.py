@@ -181,6 +181,24 @@ def test_operators_reconcile_a_message_over_http_as_by_the_command_line(tmp_path
             assert either.states()["completed"] == 2
 
 
+# E2: what a program does not find, because its input lacks it, it may call not done. By its time it knows who asks.
+def test_a_program_that_reconciles_over_http_has_the_payload(tmp_path, books, listen):
+    do = {"exec": ["/bin/false"], "timeout": "60s",
+          "reconcile": ["/bin/sh", "-c", "test $SEMEL_TIMEOUT_MS = 10000 && exec /bin/cat"]}
+    daemon = Daemon(tmp_path, scenes.outside(books, listen, do, breaker={"failures": 100}), env={"ADMIN_TOKEN": ADMIN})
+    daemon.settings["admin"].update(token="${ADMIN_TOKEN}")
+    daemon.file.write_text(json.dumps(daemon.settings))
+    with daemon:
+        daemon.ready()
+        post(listen, "m1")
+        daemon.until(lambda: books.states() == {"unknown": 1}, "nobody knows")
+        request = urllib.request.Request(f"http://127.0.0.1:{daemon.port}/v1/inbox/books/m1/reconcile", b"{}",
+                                         {"Authorization": f"Bearer {ADMIN}"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.load(answer)["known"] == 1
+    assert books.store.semel("inbox", "show", "m1", "--json").json["outcome"] == {"k": "k1", "n": 1}
+
+
 # ---- status
 
 
