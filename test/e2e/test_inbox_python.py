@@ -3,13 +3,14 @@
 import json
 import shutil
 import signal
+import socket
 import subprocess
 
 import pytest
 
 pytest.register_assert_rewrite("inbox_cases")
 from inbox_cases import *  # noqa: E402,F401,F403
-from inbox_cases import SOURCE, App, absent_standby  # noqa: E402
+from inbox_cases import SOURCE, App, Wire, absent_standby, poll  # noqa: E402
 
 DRIVERS = ["psycopg", "async"]
 
@@ -39,3 +40,27 @@ def test_interrupt_while_commit_waits_for_its_standby_ends_the_program(desk, tmp
         assert (said, other.process.returncode) == ("", -signal.SIGINT), other.log.read_text()
     finally:
         other.kill()
+
+
+# What nobody can give back while the store is away is no reason to go on, either
+def test_interrupt_while_the_store_is_away_ends_the_program(desk, tmp_path):
+    desk.set('{"effect": "outside"}')
+    for id_ in ("m0", "m1"):
+        desk.ask("put", message={"id": id_, "body": json.dumps({"sleep": 60})})
+    wire = Wire(desk.shop.server.port)
+    url = desk.shop.url.replace(str(desk.shop.server.port), str(wire.port))
+    other = App(desk.app.driver, {"narrow": url}, tmp_path)
+    try:
+        other.process.stdin.write(json.dumps({"op": "work_once", "consumer": desk.name, "effect": "outside",
+                                              "db": "narrow"}) + "\n")
+        other.process.stdin.flush()
+        poll(other.calls.exists)
+        wire.listener.shutdown(socket.SHUT_RDWR)
+        wire.cut()
+        other.process.send_signal(signal.SIGINT)
+        said, _ = other.process.communicate(timeout=60)
+        assert (said, other.process.returncode) == ("", -signal.SIGINT), other.log.read_text()
+        assert "not given back" in other.log.read_text()
+    finally:
+        other.kill()
+        wire.done()

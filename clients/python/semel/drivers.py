@@ -7,7 +7,7 @@ import re
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
-from .message import Unavailable
+from .message import StoreError, Unavailable
 
 log = logging.getLogger("semel")
 NOT_WAITED = "COMMIT did not wait for its synchronous standby, which may not have it"
@@ -21,11 +21,23 @@ def cause_of(error: Any) -> Any:
 
 
 @contextmanager
-def believed(lost: Callable[[], bool]) -> Iterator[None]:
-    """Around COMMIT: Unavailable, where it did not wait. What ends the program or its task, such as KeyboardInterrupt,
-    may have ended that wait, and stays what it is."""
+def logged(what: str) -> Iterator[None]:
+    """Around what may fail: what ended the work before it, such as KeyboardInterrupt, stays what it is."""
     try:
         yield
+    except StoreError as error:
+        log.warning("%s: %s", what, error)
+
+
+@contextmanager
+def believed(lost: Callable[[], bool], end: Callable[..., None], *given: Any) -> Iterator[None]:
+    """Around COMMIT, and `end` behind it: Unavailable, where it did not wait. What ends the program or its task, such
+    as KeyboardInterrupt, may have ended that wait, and stays what it is."""
+    try:
+        try:
+            yield
+        finally:
+            end(*given)
     except Exception as error:
         if lost():
             raise Unavailable(NOT_WAITED) from error
@@ -42,12 +54,9 @@ def waited(conn: Any) -> Iterator[None]:
     def hear(one: Any) -> None:
         if one.source_function == "SyncRepWaitForLSN":
             said.append(one)
-    with believed(lambda: bool(said)):
-        conn.add_notice_handler(hear)
-        try:
-            yield
-        finally:
-            conn.remove_notice_handler(hear)
+    conn.add_notice_handler(hear)
+    with believed(lambda: bool(said), conn.remove_notice_handler, hear):
+        yield
 
 
 @contextmanager
@@ -65,8 +74,5 @@ def heard(conn: Any) -> Iterator[Callable[[], None]]:
         return
     if kept is not None:
         conn.notices = said
-    with believed(lambda: not all(re.match("DEBUG|LOG|INFO|NOTICE", one) for one in said)):
-        try:
-            yield stop
-        finally:
-            stop()
+    with believed(lambda: not all(re.match("DEBUG|LOG|INFO|NOTICE", one) for one in said), stop):
+        yield stop

@@ -34,7 +34,7 @@ from dataclasses import replace
 from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 from uuid import UUID
 
-from .drivers import cause_of, log
+from .drivers import cause_of, log, logged
 from .links import Link, now, settled
 from .message import KINDS, Answer, Message, StoreError, Unavailable, Unusable, clean, converted, moment, text_of
 
@@ -255,10 +255,8 @@ class AsyncInbox:
     async def beat(self, link: Link, tokens: set[Any]) -> None:
         while not await link.wait(self.lease / 3):
             for token in list(tokens):
-                try:
+                with logged(f"{self.consumer}: lease not renewed"):
                     await self.ask(link, self.leased("inbox_renew", token=token))
-                except StoreError as error:
-                    log.warning("%s: lease not renewed: %s", self.consumer, error)
 
     # ---- what is stored --------------------------------------------------------------------------------------------
 
@@ -283,8 +281,9 @@ class AsyncInbox:
                     await (self.settle(link, [message]) if self.effect == "atomic" else self.outside(link, message))
                     behind.remove(token)
         finally:
-            for token in unrun:  # no attempt counts
-                await self.ask(link, call("inbox_release", token=token))
+            with logged(f"{self.consumer}: not given back, the lease runs out"):
+                for token in unrun:  # no attempt counts
+                    await self.ask(link, call("inbox_release", token=token))
         return len(rows)
 
     async def work(self, stop: Any = None, *, batch: int = 10, every: float = 1, tick: bool = True) -> None:
