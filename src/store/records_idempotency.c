@@ -296,9 +296,9 @@ static semel_status lock_free(struct sql *db, const struct semel_key_batch *batc
     for (size_t i = 0; i < batch->n_ends; i++)
         if (batch->ends[i].impatient)
             list[n++] = &batch->ends[i];
-    qsort(list, n, sizeof(list[0]), by_token);
     if (n == 0 || !semel__db_needs(db, SQL_idempotency_lock_free))
         return SEMEL_OK;
+    qsort(list, n, sizeof(list[0]), by_token);
     semel_status status = semel__db_do(db, "locking keys", SQL_idempotency_lock_free, NULL,
                                        SQL_EACH_OF(ending_fields, list, n), semel__db_read_noted, &noted, err);
     for (size_t k = 0; k < n; k++)
