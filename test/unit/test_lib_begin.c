@@ -657,7 +657,7 @@ int main(void)
         ON_BOTH(begin_that_a_savepoint_took_back_lets_the_transaction_commit),
         ON_WRAPPED(end_that_a_savepoint_took_back_cannot_commit),
         ON_BOTH(statement_that_fails_undoes_no_end),
-        ON_BOTH(statement_that_rolls_back_to_a_savepoint_brings_no_end_back),
+        ON_WRAPPED(statement_that_rolls_back_to_a_savepoint_brings_no_end_back),
         ON_BOTH(deep_savepoints_are_counted),
         ON_BOTH(done_that_a_savepoint_took_back_can_be_done_again),
         ON_BOTH(done_that_a_savepoint_took_back_keeps_the_next_call_from_committing),
