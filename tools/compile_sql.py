@@ -20,6 +20,7 @@ statement is a template then, and is marked `maps`.
 
 A parameter is :name, and sql/statements/names gives each name its kind. PostgreSQL reads the items from `:rows AS b`:
 b.name is the item's value, b.n its number from 1; or without a join, as `:rows.name`, which is the array of all values.
+`:row.name` right behind that is the one value of a column that is the same in all items; the array is NULL then.
 `rows: arrays` (the default) unnests an array per column. `pairs`
 adds a single value per column, for a column that is the same in all items; the columns that are named behind the word
 are always arrays. `shaped`: the driver writes the text, by which columns are NULL, the same, or different. SQLite runs
@@ -43,7 +44,7 @@ TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|::|:([a-z_]+)")
 VALUES = re.compile(r"^(INSERT INTO .* VALUES )(\((?:\?\d+(?:, )?)+\))")
 TABLE = re.compile(r"\b(?:FROM|INTO|UPDATE)\s+(?:main\.)?(semel[._]\w+)")
 ROWS = re.compile(r":rows AS (\w+)")
-COLUMN = re.compile(r":rows\.([a-z_]+)")
+COLUMN = re.compile(r":row(s?)\.([a-z_]+)")
 
 
 class Fault(Exception):
@@ -142,7 +143,7 @@ class Statement:
 
     def numbered(self, text, form):
         def one(match):
-            if match[1] is None or match[1] == "rows":
+            if match[1] in (None, "row", "rows"):
                 return match[0]
             kind = self.kind(match[1])
             return form.format(self.param("ONCE", match[1]), KINDS[kind])
@@ -150,7 +151,7 @@ class Statement:
 
     def postgres(self, text):
         text = self.numbered(text, "${}::{}")
-        text = COLUMN.sub(lambda match: self.array(match[1]), text)
+        text = COLUMN.sub(lambda match: self.array(match[2]) if match[1] else self.single(match[2]), text)
         rows = ROWS.search(text)
         if rows is None:
             return text
@@ -175,6 +176,9 @@ class Statement:
     def array(self, column):
         return f"${self.param('ARRAY', column)}::{KINDS[self.kind(column)]}[]"
 
+    def single(self, column):
+        return f"${self.param('SINGLE', column)}::{KINDS[self.kind(column)]}"
+
     def unnest(self, arrays, alias, columns):
         # With several arguments it is no function, and has no schema.
         schema = "pg_catalog." if len(arrays) == 1 else ""
@@ -190,8 +194,7 @@ class Statement:
             if column in self.always:
                 values.append(f"u.{column}")
                 continue
-            single = f"${self.param('SINGLE', column)}::{KINDS[self.kind(column)]}"
-            values.append(f"coalesce(u.{column}, {single}) AS {column}")
+            values.append(f"coalesce(u.{column}, {self.single(column)}) AS {column}")
         return f"(SELECT u.n, {', '.join(values)} FROM {self.unnest(arrays, 'u', columns)}) AS {alias}"
 
     def c(self, operator):

@@ -94,6 +94,7 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
         REVOKE UPDATE, DELETE ON semel.stream FROM :"worker";
         REVOKE UPDATE, DELETE ON semel.audit FROM :"worker";
         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA semel TO :"worker"; -- a relay reads how far numbers are drawn
+        GRANT EXECUTE ON FUNCTION semel._inbox_new TO :"worker"; -- it acts with the rights of the caller
     \endif
     COMMIT;
     \echo the roles are there, and have their rights

@@ -200,6 +200,7 @@ struct sql_admitted {
     int64_t draws[SQL_DRAWS_MAX];
     size_t n_draws;  /* where the insert draws a number per batch */
     bool mostly_old; /* most of the last batch was there already */
+    int doubtful;    /* so many batches more are expected to have a message that was there already */
 };
 
 /* A store on a SQL database, as the records see it. A driver's struct begins with it. */

@@ -75,6 +75,30 @@ def test_first_messages_of_a_stream_in_two_transactions_make_one_number(two):
         ("new", 1), ("other", 1), ("third", 1)]
 
 
+# P60: what the C library inserts as new (test_pg_batch.c); the copy waits for the row of the first run to go
+def test_message_that_is_purged_while_its_copy_is_inserted_comes_with_the_watermark(two):
+    first, second = two
+    for message in ["id-1", "id-2"]:
+        begin(first, message)
+        call(first, "inbox_done", consumer="billing", message_id=message)
+    first.commit()
+    ask(second, "SET lock_timeout = 0")
+    inserted = ("SELECT arrival > 0, watermark = '2026-01-01Z' FROM semel._inbox_new('billing', '', now(), '{1}', "
+                "ARRAY[semel.message_key(%s)], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "
+                "NULL)")
+    assert ask(second, inserted, "id-2") == [(None, None)]
+    ask(first, "INSERT INTO semel.watermark VALUES ('billing', '', '2026-01-01Z', now())")
+    ask(first, "DELETE FROM semel.inbox WHERE message_id = 'id-1'")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        told = pool.submit(ask, second, inserted, "id-1")
+        poll(lambda: ask(first, "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s "
+                                "AND pg_stat_clear_snapshot() IS NOT NULL", second.info.backend_pid))
+        first.commit()
+        assert told.result() == [(True, True)]
+    second.commit()
+    assert ask(first, "SELECT message_id FROM semel.inbox ORDER BY 1") == [("id-1",), ("id-2",)]
+
+
 # I3, P39
 def test_former_owner_ends_nothing_that_has_been_taken_again(two):
     db, _ = two

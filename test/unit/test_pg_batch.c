@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_pg_batch.c: the shorter ways of a batch on PostgreSQL decide as the long one does: the look before the insert,
- * and the transaction that is begun before it is asked for. A duplicate leaves no error in the server's log.
+ * test_pg_batch.c: the shorter ways of a batch on PostgreSQL decide as the long one does: the insert that expects
+ * nothing to be there, the look before the insert, and the transaction that is begun before it is asked for. A
+ * duplicate leaves no error in the server's log.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,6 +131,117 @@ static void duplicate_is_refused_without_a_word_and_its_neighbours_run(void **st
     assert_int_equal(told_of_duplicates(), 0);
 }
 
+/* ---- the insert that expects nothing ------------------------------------------------------------------- */
+
+/* Rows that were inserted in a subtransaction, as semel._inbox_new does. */
+static long long inserted_as_new(void)
+{
+    return ask("SELECT count(*) FROM semel.record AS r WHERE NOT EXISTS (SELECT FROM effect AS e "
+               "WHERE e.id = convert_from(r.key, 'UTF8') AND e.xmin = r.xmin)");
+}
+
+/* I1, I3, P90 */
+static void after_a_duplicate_conflicts_are_expected_for_a_while(void **state)
+{
+    struct desk *d = *state;
+    int next = BATCH;
+
+    process(d, 0);
+    assert_int_equal(inserted_as_new(), BATCH);
+    process(d, next - 1);
+    next += BATCH - 1;
+    assert_int_equal(d->verdicts[0].why, SEMEL_WHY_DUPLICATE);
+    for (int i = 0; i < 64; i++, next += BATCH)
+        process(d, next);
+    assert_int_equal(inserted_as_new(), BATCH);
+    process(d, next);
+    assert_int_equal(inserted_as_new(), 2 * BATCH);
+    assert_once(next + BATCH);
+}
+
+/* T2, I3: the other transaction commits as soon as ours waits for it. */
+static void message_of_an_open_transaction_is_waited_for_and_then_a_duplicate(void **state)
+{
+    struct desk *d = *state;
+    char url[PG_SERVER_TEXT];
+    PGconn *other = PQconnectdb(pg_server_url(&world_server, "batch", url));
+
+    assert_int_equal(PQstatus(other), CONNECTION_OK);
+    told_of_duplicates();
+    process(d, 100); /* the stream is there */
+    PGresult *result = PQexec(other, "BEGIN; INSERT INTO semel.record (arrival, received_at, stream, key) "
+                                     "SELECT 1, now(), stream, semel.message_key('m-000007') FROM semel.stream; "
+                                     "INSERT INTO effect VALUES ('m-000007')");
+    assert_int_equal(PQresultStatus(result), PGRES_COMMAND_OK);
+    PQclear(result);
+    assert_int_equal(PQsendQuery(other, "DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks WHERE NOT granted) LOOP "
+                                        "PERFORM pg_sleep(0.01); END LOOP; END $$; COMMIT"),
+                     1);
+    process(d, 0);
+    for (int i = 0; i < BATCH; i++)
+        assert_int_equal(d->verdicts[i].why, i == 7 ? SEMEL_WHY_DUPLICATE : SEMEL_WHY_NEW);
+    PQfinish(other);
+    assert_once(2 * BATCH);
+    assert_int_equal(told_of_duplicates(), 0);
+}
+
+/* Messages that differ in everything, one in having none of it; or that have the same in everything. */
+static void process_with_fields(struct desk *d, int first, bool differ)
+{
+    static const char letters[] = "abcdefghijklmnopqrst";
+
+    fill(d, first);
+    for (int i = 0; i < BATCH; i++) {
+        struct semel_msg *msg = &d->msgs[i];
+        const int n = differ ? i : 1;
+        if (n == 4)
+            continue;
+        msg->type = n % 3 == 0 ? SEMEL_STR("paid") : SEMEL_STR("booked");
+        msg->order_key = (struct semel_str){letters + n / 2, 1};
+        msg->position = (struct semel_str){letters + n, 1};
+        msg->traceparent = n % 2 == 0 ? SEMEL_STR("00-1-2-00") : SEMEL_STR("00-1-2-01");
+        msg->version = n;
+        msg->message_time_us = INT64_C(1700000000000000) + n;
+    }
+    assert_fine(d, run(d));
+    assert_int_equal(d->verdicts[BATCH - 1].why, SEMEL_WHY_NEW);
+}
+
+/* In how many places of two batches the rows differ, but for their names and for when they came. */
+static long long differ_in(int one, int other)
+{
+    char query[1024];
+
+    snprintf(query, sizeof query,
+             "WITH i AS (SELECT arrival %% 16384 AS place, substr(message_id, 3)::int / 100 * 100 AS first, "
+             "to_jsonb(o) - '{arrival,message_id,key,received_at,updated_at,processed_at}'::text[] AS said "
+             "FROM semel.inbox AS o) "
+             "SELECT count(*) FROM (SELECT * FROM i WHERE first = %d) AS a FULL JOIN "
+             "(SELECT * FROM i WHERE first = %d) AS b USING (place) WHERE a.said IS DISTINCT FROM b.said",
+             one, other);
+    return ask(query);
+}
+
+static void every_field_of_a_message_is_stored_by_either_way(void **state)
+{
+    struct desk *d = *state;
+
+    assert_fine(d, semel_consumer_set(d->s, "c", "{\"order\":\"none\"}", &d->err));
+    process_with_fields(d, 0, false);
+    process_with_fields(d, 100, true);
+    process(d, 1000);
+    process(d, 1000);
+    process_with_fields(d, 200, false);
+    process_with_fields(d, 300, true);
+    assert_int_equal(inserted_as_new(), 3 * BATCH);
+    assert_int_equal(differ_in(0, 200), 0);
+    assert_int_equal(differ_in(100, 300), 0);
+    assert_int_equal(differ_in(0, 300), BATCH - 1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE num_nulls(type, order_key, position, traceparent, "
+                         "version, message_time) = 6"),
+                     2 + BATCH);
+}
+
 /* ---- the look before ----------------------------------------------------------------------------------- */
 
 /* I1, I2 */
@@ -220,6 +332,9 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, up, down)
     const struct CMUnitTest tests[] = {
         TEST(duplicate_is_refused_without_a_word_and_its_neighbours_run),
+        TEST(after_a_duplicate_conflicts_are_expected_for_a_while),
+        TEST(message_of_an_open_transaction_is_waited_for_and_then_a_duplicate),
+        TEST(every_field_of_a_message_is_stored_by_either_way),
         TEST(old_unfinished_and_new_messages_are_told_apart_after_a_batch_of_duplicates),
         TEST(conflict_is_noticed_in_a_batch_of_duplicates),
         TEST(settings_that_changed_between_two_batches_count_for_the_second),

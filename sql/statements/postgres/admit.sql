@@ -26,6 +26,15 @@ SELECT {stream(b.source)}, CASE WHEN NOT b.lean_status IN ('rejected', 'stale', 
 FROM :rows AS b
 ON CONFLICT (key, stream) DO NOTHING RETURNING arrival
 
+-- name: inbox_new
+-- Rows of one source that are completed and, as far as anybody knows, new. No arrival: one of them is there already,
+-- and nothing was inserted.
+-- table: semel.record
+-- gives: arrival, watermark
+SELECT o.arrival, o.watermark FROM semel._inbox_new(:consumer, :source, :now, :rows.place, :rows.record_key,
+    :rows.fingerprint, :rows.type, :row.type, :rows.order_key, :row.order_key, :rows.version, :row.version,
+    :rows.time_beside, :row.time_beside, :rows.position, :row.position, :rows.traceparent, :row.traceparent) AS o
+
 -- name: stream_put
 -- Streams that are new. Whoever makes the same one at this moment is waited for.
 INSERT INTO semel.stream (consumer, source) SELECT :consumer, b.source FROM :rows AS b

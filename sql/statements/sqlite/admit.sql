@@ -8,6 +8,9 @@
 -- gives: arrival
 UPDATE main.semel_counter SET value = value + :count WHERE name = 'arrival' RETURNING value - :count AS arrival
 
+-- name: inbox_new
+-- none: refusing a row that is there costs nothing here
+
 -- name: stream_put
 -- none: the table has consumer and source in words
 
