@@ -74,23 +74,32 @@ class Link {
   // Calls a handler with the transaction. When it has ended, a query that it left behind is refused: it would be a part
   // of whatever the transaction does next.
   async lend(handler, given) {
-    let lent = true;
-    const answers = () => this.client.query('').then(() => true, () => false);
+    const { connection = {}, connection: { bind, sync } = {} } = this.client; // pg's native client has none
+    let [lent, owed] = [true, false];
+    // Some versions of pg, such as 8.8, leave behind half of a value that they cannot write, which goes out with the next
+    // query of any connection, and send no Sync behind it, and wait for its answer for ever.
+    connection.bind = ({ values, valueMapper: mapped = (one) => one, ...others }) => {
+      owed = true;
+      bind.call(connection, { ...others, values: values && values.map((one) => mapped(one)) });
+    };
+    connection.sync = () => { owed = false; sync.call(connection); };
     const query = async (...asked) => {
       if (!lent) throw new Unusable('a query behind the end of its handler: await all of them');
-      // An error of pg itself, such as a value that it cannot write, is not the connection's.
-      return this.client.query(...asked).catch(async (error) => noted(error, error.severity || await answers()));
+      return this.client.query(...asked).catch(async (error) => {
+        if (owed) connection.sync();
+        // An error of pg itself, such as a value that it cannot write, is not the connection's.
+        noted(error, error.severity || await this.client.query('').then(() => true, () => false));
+      });
     };
-    return (async () => handler({ query }, given))().finally(() => { lent = false; });
+    return (async () => handler({ query }, given))().finally(() => {
+      lent = false;
+      Object.assign(connection, { bind, sync });
+    });
   }
 
-  query(...asked) {
-    return this.client.query(...asked).catch((error) => noted(error));
-  }
+  query = (...asked) => this.client.query(...asked).catch((error) => noted(error));
 
-  async rows(asked) {
-    return (await this.query(asked)).rows;
-  }
+  rows = async (asked) => (await this.query(asked)).rows;
 }
 
 // Runs the function in a transaction: committed when it returns, rolled back when it throws.
@@ -208,13 +217,9 @@ class Inbox {
   }
 
   // Within a transaction: is the lease still ours?
-  async renew(link, token) {
-    return (await link.rows(this.renewal(token)))[0].inbox_renew;
-  }
+  renew = async (link, token) => (await link.rows(this.renewal(token)))[0].inbox_renew;
 
-  renewal(token) {
-    return call('inbox_renew', '*', { token, lease: `${this.lease} seconds` });
-  }
+  renewal = (token) => call('inbox_renew', '*', { token, lease: `${this.lease} seconds` });
 
   // ---- effects in the transaction --------------------------------------------------------------------------------
 
@@ -337,10 +342,7 @@ class Inbox {
         await each([...tokens], (token) => this.ask(this.renewal(token)).catch(report));
       }
     })();
-    return () => {
-      stop.abort();
-      return running;
-    };
+    return () => { stop.abort(); return running; };
   }
 
   // ---- what is stored --------------------------------------------------------------------------------------------
