@@ -27,6 +27,7 @@
 // message.key(), and an error that is in no class is unknown (keyed: transient).
 'use strict';
 const { setTimeout: sleep } = require('timers/promises');
+const convertFirst = require('./driver.js');
 const { Message, StoreError, Unavailable, Unusable, WORDS, clean, moment, written } = require('./message.js');
 
 const TAKEN = 'token::text, message_id AS id, source, type, raw, headers, order_key AS "orderKey", version, attempt';
@@ -42,10 +43,7 @@ function call(name, columns, given) {
 }
 
 const lost = new WeakSet(); // errors of a connection, which pg gives no SQLSTATE
-function noted(error, alive = error.severity) {
-  if (!alive) lost.add(error);
-  throw error;
-}
+const noted = (error, alive = error.severity) => { if (!alive) lost.add(error); throw error; };
 const stateOf = (error) => (lost.has(error) ? '08000' : error instanceof Error && error.severity ? error.code : null);
 
 // A class of failure; or `again`: the transaction's, `lost`: the connection's, `stop`: the program's.
@@ -74,27 +72,14 @@ class Link {
   // Calls a handler with the transaction. When it has ended, a query that it left behind is refused: it would be a part
   // of whatever the transaction does next.
   async lend(handler, given) {
-    const { connection = {}, connection: { bind, sync } = {} } = this.client; // pg's native client has none
-    let [lent, owed] = [true, false];
-    // Some versions of pg, such as 8.8, leave behind half of a value that they cannot write, which goes out with the next
-    // query of any connection, and send no Sync behind it, and wait for its answer for ever.
-    connection.bind = ({ values, valueMapper: mapped = (one) => one, ...others }) => {
-      owed = true;
-      bind.call(connection, { ...others, values: values && values.map((one) => mapped(one)) });
-    };
-    connection.sync = () => { owed = false; sync.call(connection); };
+    let lent = true;
+    const answers = () => this.client.query('').then(() => true, () => false);
     const query = async (...asked) => {
       if (!lent) throw new Unusable('a query behind the end of its handler: await all of them');
-      return this.client.query(...asked).catch(async (error) => {
-        if (owed) connection.sync();
-        // An error of pg itself, such as a value that it cannot write, is not the connection's.
-        noted(error, error.severity || await this.client.query('').then(() => true, () => false));
-      });
+      // An error of pg itself, such as a value that it cannot write, is not the connection's.
+      return this.client.query(...asked).catch(async (error) => noted(error, error.severity || await answers()));
     };
-    return (async () => handler({ query }, given))().finally(() => {
-      lent = false;
-      Object.assign(connection, { bind, sync });
-    });
+    return (async () => handler({ query }, given))().finally(() => { lent = false; });
   }
 
   query = (...asked) => this.client.query(...asked).catch((error) => noted(error));
@@ -107,6 +92,7 @@ async function transaction(pool, work) {
   const client = await pool.connect().catch((error) => noted(error, null));
   const link = new Link(client);
   let [broken, early] = [];
+  convertFirst(client);
   // A COMMIT that did not wait for its standby says so in a warning alone, and does not count (P16).
   const hear = ({ routine }) => { early ||= routine === 'SyncRepWaitForLSN'; };
   client.on('error', ignored);
@@ -249,8 +235,7 @@ class Inbox {
   }
 
   async attempt(link, messages, answers) {
-    const runs = messages.filter((_, at) => answers[at].act === 'run');
-    const done = [];
+    const [runs, done] = [messages.filter((_, at) => answers[at].act === 'run'), []];
     for (const group of this.batch && runs.length > 0 ? [runs] : runs.map((one) => [one])) {
       try {
         await link.query('SAVEPOINT semel');
@@ -307,8 +292,8 @@ class Inbox {
     const columns = `${BEGUN}, token::text, semel.consumer($1) ->> 'one_source' AS mono`;
     const given = { consumer: this.consumer, lease: `${this.lease} seconds`, ...message.arguments() };
     const [row] = await this.ask(call('inbox_claim', columns, given));
-    const source = row.mono === 'true' ? '' : message.source; // as it is stored: a retry has the same key
-    Object.assign(message, { attempt: row.attempt, token: row.token, source });
+    Object.assign(message, { attempt: row.attempt, token: row.token });
+    if (row.mono === 'true') message.source = ''; // as it is stored: a retry has the same key
     if (row.act === 'run') await this.outside(message).finally(this.beat(new Set([row.token])));
     return answer(row);
   }
@@ -377,10 +362,8 @@ const answer = ({ act, why, attempt = 0, outcome = null, status = null, due_at: 
   act, why, attempt, outcome, status, dueAt, acknowledge: act !== 'later',
 });
 
-function failed(message, [row]) {
-  if (!message.token) return answer({ ...row, attempt: message.attempt });
-  return answer({ act: 'ack', why: row.inbox_finish ? 'retry' : 'fenced', attempt: message.attempt });
-}
+const failed = ({ token, attempt }, [row]) => answer(token
+  ? { act: 'ack', why: row.inbox_finish ? 'retry' : 'fenced', attempt } : { ...row, attempt });
 
 // Events of one kind of aggregate. put() is a part of your transaction: rolled back means never sent.
 class Outbox {
@@ -391,11 +374,10 @@ class Outbox {
   // Gives the id of the event. With { lock: true } events of an aggregate leave in the order of their commits; a lock
   // of yours on the aggregate will do as well.
   async put(tx, aggregateid, type, body, { headers = {}, id, lock = false } = {}) {
-    const { aggregatetype, destination } = this;
     const { message_id: about, raw } = new Message({ id: aggregateid, body }).arguments();
     if (about === null) throw new WORDS.permanent(`an event about "${clean(aggregateid)}": such an id cannot be stored`);
     const payload = body === null || body === undefined ? null : raw;
-    const given = { aggregatetype, aggregateid: about, type, destination, id, lock, headers, raw: payload };
+    const given = { ...this, aggregateid: about, type, id, lock, headers, raw: payload };
     return (await tx.query(call('outbox_put', 'outbox_put::text AS id', given))).rows[0].id;
   }
 }

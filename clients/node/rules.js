@@ -2,6 +2,7 @@
 // The rules that every middleware shares: which key, the transaction around the handler, which answer is kept, and what
 // a refusal looks like. The same as in the Python package.
 'use strict';
+const convertFirst = require('./driver.js');
 const { checkPointers, fingerprint } = require('./fingerprint.js');
 
 // The idle time-out ends a transaction whose handler never comes back: its key is free again then.
@@ -168,6 +169,7 @@ class Guard {
       let client;
       try {
         client = await this.pool.connect();
+        convertFirst(client);
         client.on('error', ignored); // of a backend that dies while nobody asks it; the next query reports it
         await client.query('BEGIN');
         row = (await client.query(BEGIN, values)).rows[0];

@@ -58,6 +58,14 @@ def test_handler_that_goes_on_behind_its_answer_changes_nothing(app, shop, db, a
     assert (effects(db), keys(db)) == (1, 1) and app.process.poll() is None
 
 
+# Before 8.22 pg would spoil the next query of any connection, and leave this one without an answer
+def test_value_that_pg_cannot_write_fails_its_request_alone(app, db):
+    for n in range(3):
+        assert app.send(key=f"{KEY}-{n}", deep=20000)[0] == 500
+        assert app.send(key=f"{KEY}-{n}")[0] == 201
+    assert (effects(db), keys(db)) == (3, 3)
+
+
 # P103: a handler that never answers does not keep its place in the pool when the server has ended its transaction
 def test_lost_connection_of_a_handler_that_never_answers_goes_back_to_the_pool(running, shop, tmp_path, db):
     small = App(running.name, shop.url, tmp_path, POOL="1")

@@ -10,7 +10,7 @@ FUNCTION_LINES = 60
 COLUMNS = 120
 # Lines of code, so many and no more: without comments, docstrings, blank lines and declarations of types in files of
 # their own. The adapters and the middleware of idempotency keys, one file for each framework, are counted apart.
-CLIENTS = (("clients/node", 399, ("index.js", "inbox.js", "message.js")),
+CLIENTS = (("clients/node", 399, ("driver.js", "index.js", "inbox.js", "message.js")),
            ("clients/python/semel", 451, ("drivers.py", "inbox.py", "links.py", "message.py")))  # goal: 399
 
 

@@ -20,6 +20,13 @@ async function* halves(socket, body) {
   yield body.slice(5);
 }
 
+// An array in so many others: no driver can write it.
+function nested(depth) {
+  let value = [];
+  for (let n = 0; n < depth; n += 1) value = [value];
+  return value;
+}
+
 async function* broken() {
   yield 'part';
   throw new Error('as it was asked');
@@ -45,6 +52,7 @@ app.post('/act', async (req, res, next) => {
     const body = done.rows[0].at + 'x'.repeat(asked.size || 0);
     await new Promise((later) => { setTimeout(later, (asked.sleep || 0) * 1000); });
     if (asked.never) return;
+    if (asked.deep) await req.db.query('SELECT $1::text, $2::text', ['half', nested(asked.deep)]);
     if (asked.raise) throw new Error('as it was asked');
     if (asked.list) {
       res.writeHead(201, ['X-Part', '1', 'X-Part', '2']);

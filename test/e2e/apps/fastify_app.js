@@ -21,6 +21,13 @@ async function* halves(socket, body) {
   yield body.slice(5);
 }
 
+// An array in so many others: no driver can write it.
+function nested(depth) {
+  let value = [];
+  for (let n = 0; n < depth; n += 1) value = [value];
+  return value;
+}
+
 async function* broken() {
   yield 'part';
   throw new Error('as it was asked');
@@ -42,6 +49,7 @@ app.post('/act', async (request, reply) => {
   const body = Buffer.from(done.rows[0].at + 'x'.repeat(asked.size || 0));
   await new Promise((later) => { setTimeout(later, (asked.sleep || 0) * 1000); });
   if (asked.never) await new Promise(() => {});
+  if (asked.deep) await request.db.query('SELECT $1::text, $2::text', ['half', nested(asked.deep)]);
   if (asked.raise) throw new Error('as it was asked');
   reply.code(asked.status || 201);
   const many = new Map();
