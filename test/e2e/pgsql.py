@@ -143,8 +143,9 @@ def absent_standby(server):
 
     def standbys(setting):
         ask(eye, f"ALTER SYSTEM {setting}")
-        ask(eye, "SELECT pg_reload_conf()")
-        poll(lambda: bool(ask(eye, "SHOW synchronous_standby_names")[0][0]) == ("=" in setting))
+        for _ in range(2):  # where the second one has come, all processes were told of the first one
+            before = ask(eye, "SELECT pg_conf_load_time(), pg_reload_conf()")[0][0]
+            poll(lambda: ask(eye, "SELECT pg_conf_load_time()")[0][0] > before)  # pylint: disable=cell-var-from-loop
         ask(eye, "CHECKPOINT")  # by the process that tells the others whether to wait, when it has read the setting
 
     def end(how="pg_cancel_backend"):
