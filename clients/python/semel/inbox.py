@@ -34,8 +34,7 @@ from dataclasses import replace
 from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 from uuid import UUID
 
-from .drivers import cause_of, log, logged
-from .links import Link, now, settled
+from .links import Link, cause_of, log, logged, now, settled
 from .message import KINDS, Answer, Message, StoreError, Unavailable, Unusable, clean, converted, moment, text_of
 
 Call = Tuple[str, Tuple[Any, ...]]
