@@ -8,10 +8,10 @@ The log and Waited are the middleware's, too.
 import asyncio
 import logging
 import threading
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from typing import Any, AsyncContextManager, AsyncIterator, Callable, Coroutine, Iterator, Optional, TypeVar
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, AsyncContextManager, AsyncIterator, Callable, Coroutine, Optional, TypeVar
 
-from .message import StoreError, Unavailable
+from .message import Unavailable
 
 T = TypeVar("T")
 log = logging.getLogger("semel")
@@ -28,22 +28,6 @@ def now(work: Coroutine[Any, Any, T]) -> T:
         return end.value  # type: ignore[no-any-return]
     work.close()
     raise TypeError("a handler or pool is asynchronous: use AsyncInbox")
-
-
-def cause_of(error: Any) -> Any:
-    """Of an error of SQLAlchemy or Django that of the driver: None, if there was none. Any other one is its own."""
-    while type(error).__module__.startswith("django.db"):
-        error = error.__cause__
-    return getattr(error, "orig", error)
-
-
-@contextmanager
-def logged(what: str) -> Iterator[None]:
-    """Around what may fail: what ended the work before it, such as KeyboardInterrupt, stays what it is."""
-    try:
-        yield
-    except StoreError as error:
-        log.warning("%s: %s", what, error)
 
 
 class Waited:
