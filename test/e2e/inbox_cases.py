@@ -550,7 +550,8 @@ def test_odd_times_and_sources_are_quarantined(desk):
         assert [row[0] for row in desk.rows("(message_time AT TIME ZONE 'UTC')::time::text")] == [*TIMES.values()]
         later = (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)).isoformat()[:19]
         for n, given in enumerate([later, later + "Z", {"moment": later}]):
-            desk.ask("put", message={"id": f"u{n}", "body": "{}"}, not_before=given)
+            said = desk.ask("put", message={"id": f"u{n}", "body": "{}", "time": given}, not_before=given)
+            assert isinstance(said, dict) and said["act"] == "ack", (given, said)
         assert {row[0] for row in desk.rows("to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS')")} == {
             "", later}
         for given in ["soon", 5, True, "infinity"]:
@@ -670,6 +671,51 @@ def test_worker_that_cannot_go_on_releases_the_rest(desk):
     finally:
         desk.sql("DROP TABLE missing")
     assert {row[1:] for row in desk.rows()} == {("completed", "1")}
+
+
+# T9: what runs in its transaction would hold up its heartbeat, and a call outside loses its lease without one
+@pytest.mark.parametrize("effect, body, held", [("atomic", '{"sql": "SELECT pg_sleep(3)"}', "m1"),
+                                                ("outside", '{"sleep": 3}', "m0")])
+def test_worker_renews_the_leases_that_it_needs_while_it_runs(desk, effect, body, held):
+    desk.set(json.dumps({"effect": effect}))
+    for id_ in ("m0", "m1"):
+        desk.ask("put", message={"id": id_, "body": body if id_ == "m0" else "{}"})
+    desk.ask("work", effect=effect, set={"lease": 0.3})
+    seen = set()
+
+    def ends():
+        ran, lease = desk.sql(f"""SELECT a.status = 'completed', b.lease_until FROM semel.inbox AS a, semel.inbox AS b
+            WHERE (a.consumer, a.message_id, b.consumer, b.message_id) = ('{desk.name}', 'm0', '{desk.name}', '{held}')
+            """)[0]
+        seen.update({lease} - {""})
+        return ran == "True" or len(seen) > 3
+    poll(ends)
+    desk.ask("stop")
+    assert len(seen) > 3, seen
+
+
+# The one that was taken first runs first
+def test_worker_that_is_stopped_ends_its_message_and_releases_the_rest(desk):
+    ids = [f"m{n}" for n in range(10)]
+    for id_ in ids:
+        desk.ask("put", message={"id": id_, "body": '{"sql": "SELECT pg_sleep(0.5)"}'})
+    desk.ask("work", **{"with": {"batch": 10}})
+    poll(desk.books)
+    desk.ask("stop")
+    done = [id_ for id_, _ in desk.books()]
+    assert done == ids[:len(done)] and len(done) < len(ids)
+    assert desk.rows("message_id, status = 'completed', attempts, lease_token") == [
+        (id_, str(id_ in done), str(int(id_ in done)), "") for id_ in ids]
+
+
+# An effect without its record: it is rolled back, whatever has become of the token
+def test_message_whose_handler_has_ended_its_lease_is_not_done(desk):
+    desk.set('{"effect": "outside"}')
+    ends = f"SELECT semel.inbox_finish(lease_token) FROM semel.inbox WHERE consumer = '{desk.name}'"
+    desk.ask("put", message={"id": "m1", "body": json.dumps({"sql": ends})})
+    kind, text = desk.ask("work_once")
+    assert kind == "Unusable" and "the lease was lost" in text
+    assert desk.books() == [] and desk.rows("message_id, status, lease_token") == [("m1", "waiting", "")]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -42,8 +42,9 @@ def test_interrupt_while_commit_waits_for_its_standby_ends_the_program(desk, tmp
         other.kill()
 
 
-# What nobody can give back while the store is away is no reason to go on, either
-def test_interrupt_while_the_store_is_away_ends_the_program(desk, tmp_path):
+# What nobody can give back while the store is away is no reason to go on, either. The call may have happened
+@pytest.mark.parametrize("away", [False, True])
+def test_interrupt_of_a_worker_ends_the_program_and_releases_the_rest(desk, tmp_path, away):
     desk.set('{"effect": "outside"}')
     for id_ in ("m0", "m1"):
         desk.ask("put", message={"id": id_, "body": json.dumps({"sleep": 60})})
@@ -55,12 +56,14 @@ def test_interrupt_while_the_store_is_away_ends_the_program(desk, tmp_path):
                                               "db": "narrow"}) + "\n")
         other.process.stdin.flush()
         poll(other.calls.exists)
-        wire.listener.shutdown(socket.SHUT_RDWR)
-        wire.cut()
+        if away:
+            wire.listener.shutdown(socket.SHUT_RDWR)
+            wire.cut()
         other.process.send_signal(signal.SIGINT)
         said, _ = other.process.communicate(timeout=60)
         assert (said, other.process.returncode) == ("", -signal.SIGINT), other.log.read_text()
-        assert "not given back" in other.log.read_text()
+        assert ("not given back" in other.log.read_text()) == away
+        assert desk.rows("message_id, lease_token IS NOT NULL") == [("m0", "True"), ("m1", str(away))]
     finally:
         other.kill()
         wire.done()

@@ -2,12 +2,43 @@
 """An inbox and an outbox on a database connection that an application has: SQLAlchemy's sessions, and Django's."""
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any, AsyncIterator, Callable, Coroutine, Iterator
 
-from .drivers import heard
-from .links import Link
+from .links import Link, Waited
 from .message import Unusable
+
+
+class Notices:
+    """Those of psycopg2, as psycopg 3 hands them on. It keeps of a warning the text alone, in the language of the
+    server, so each one counts."""
+
+    source_function = "SyncRepWaitForLSN"  # as far as anybody can tell
+
+    def __init__(self, conn: Any) -> None:
+        self.conn, self.kept = conn, getattr(conn, "notices", None)
+
+    def add_notice_handler(self, hear: Callable[[Any], None]) -> None:
+        self.hear = hear
+        if self.kept is not None:
+            self.conn.notices = self
+
+    def append(self, text: str) -> None:
+        if not re.match("DEBUG|LOG|INFO|NOTICE", text):
+            self.hear(self)
+
+    def remove_notice_handler(self, _: Any = None) -> None:
+        if self.kept is not None and self.conn.notices is self:
+            self.conn.notices = self.kept
+
+
+@contextmanager
+def heard(conn: Any) -> Iterator[Callable[[], None]]:
+    """As Waited, also with psycopg2: until what is given is called."""
+    notices = Notices(conn)
+    with Waited(conn if hasattr(conn, "add_notice_handler") else notices):
+        yield notices.remove_notice_handler
 
 
 @contextmanager

@@ -19,8 +19,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from . import rules
-from .drivers import log, waited
-from .links import settled
+from .links import Waited, log, settled
 from .rules import Refusal
 
 
@@ -166,7 +165,7 @@ class _Request:
             if rules.completes(self.status, self.headers):
                 await self.conn.execute(rules.FINISH, self.set.ending(token, self.status, self.headers, body))
                 try:
-                    with rules.durable(waited(self.conn)):
+                    with rules.durable(Waited(self.conn)):
                         await self.conn.commit()
                 except psycopg.OperationalError as error:
                     log.error("COMMIT has no answer: %s; the key is read again", error)

@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 
 from . import rules
 from .adapters import atomic
-from .drivers import log
+from .links import log
 from .rules import Refusal
 
 class Lost(Exception):

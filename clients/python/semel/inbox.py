@@ -31,42 +31,49 @@ import json
 import random
 import time
 from dataclasses import replace
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Callable, Collection, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 from uuid import UUID
 
-from .drivers import cause_of, log, logged
-from .links import Link, now, settled
+from .links import Link, log, now, settled
 from .message import KINDS, Answer, Message, StoreError, Unavailable, Unusable, clean, converted, moment, text_of
 
-Call = Tuple[str, Tuple[Any, ...]]
+Call = Tuple[str, Mapping[str, Any]]
 Kinds = Sequence[Type[BaseException]]
 F = TypeVar("F", bound=Callable[..., Any])
-TAKEN = "token, attempt, headers::text, message_id, raw, source, type, order_key, version"
 BEGUN = "act, why, attempt, outcome::text"
+# With the source as it is stored: a retry has the same key.
+CLAIMED = f"token, CASE semel.consumer(%(consumer)s) ->> 'one_source' WHEN 'true' THEN '' ELSE %(source)s END, {BEGUN}"
+TAKEN = "token, attempt, headers::text, message_id, raw, source, type, order_key, version"
+RELEASE = "SELECT semel.inbox_release(token) FROM unnest(%(tokens)s::bigint[]) AS token"
 STATES = [(("23503", "57014", "25P02", "42804", "42846"), "transient"), (("40", "55P03", "55006"), "again"),
           (("08", "53", "57", "58", "25006", "25P03", "25P04"), "lost"), (("23000",), "stop"),
           (("20", "21", "22", "23", "44", "54", "P0"), "permanent")]
+MADE = {"DataError": "22000", "OperationalError": "08000", "InterfaceError": "08000", "DatabaseError": "42000"}
 HINTS = {**dict.fromkeys(("3F000", "42883"), "if the schema is missing or old: semel migrate --store postgres://..."),
          "23000": "a handler never ends its transaction",
          "42501": "sql/postgres/roles.sql gives a role its rights, a row in semel.access its consumers"}
 
 
 def call(function: str, columns: str = "*", **given: Any) -> Call:
-    values = (json.dumps(value) if isinstance(value, (dict, list)) else value for value in given.values())
-    return f"SELECT {columns} FROM semel.{function}({', '.join(name + ' => %s' for name in given)})", tuple(values)
+    values = {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in given.items()}
+    return f"SELECT {columns} FROM semel.{function}({', '.join(f'{name} => %({name})s' for name in given)})", values
+
+
+def cause_of(error: Any) -> Any:
+    """Of an error of SQLAlchemy or Django that of the driver: None, if there was none. Any other one is its own."""
+    wraps = type(error).__module__.startswith("django.db")
+    return cause_of(error.__cause__) if wraps else getattr(error, "orig", error)
 
 
 def state_of(error: BaseException) -> Optional[str]:
     """SQLSTATE, made up where a driver has none; None: not an error of a database."""
     found: Any = cause_of(error)
-    names = {kind.__name__ for kind in type(found).__mro__}
-    made = "22000" if "DataError" in names else "08000" if names & {"OperationalError", "InterfaceError"} else "42000"
-    made = made if names & {"DatabaseError", "InterfaceError"} else ""
-    state: str = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None) or made
+    made = (MADE[kind.__name__] for kind in type(found).__mro__ if kind.__name__ in MADE)
+    state: Optional[str] = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None) or next(made, None)
     # A value whose type does not fit may be the message's: the driver cannot send it, or there is no operator for it.
     routine = getattr(getattr(found, "diag", None), "source_function", None)
     odd = state == "42000" and "adapt type" in str(found) or state == "42883" and routine == "op_error"
-    return "42804" if odd else state or None
+    return "42804" if odd else state
 
 
 def said_by(error: BaseException) -> str:
@@ -92,7 +99,8 @@ class AsyncInbox:
                  unknown: Kinds = ()) -> None:
         if effect not in ("atomic", "outside", "keyed") or tries < 1:
             raise ValueError(f"effect is {effect!r}, tries {tries}: must be atomic, outside or keyed, and 1 or more")
-        self.consumer, self.effect, self.lease, self.tries = consumer, effect, lease, tries
+        self.consumer, self.effect, self.tries = consumer, effect, tries
+        self.lease, self.term = lease, f"{lease} seconds"
         self.link: Callable[..., Link] = lambda quiet=None, tx=None: link(db, quiet, not isinstance(self, Inbox), tx)
         self.listed = {"transient": transient, "permanent": permanent, "rejected": rejected, "unknown": unknown}
         self.handler(self.missing)
@@ -111,12 +119,11 @@ class AsyncInbox:
 
     def judge(self, error: BaseException) -> str:
         """What it is called counts first, then what only the transaction can settle, then what is listed."""
-        own = "stop" if isinstance(error, StoreError) else kind_of(state_of(error))
-        found = [word for word, kind in KINDS.items() if isinstance(error, kind)]
-        if not found and self.effect == "atomic" and (own in ("again", "lost") or isinstance(error, StoreError)):
-            return own
-        found += [word for word, kinds in self.listed.items() if isinstance(error, tuple(kinds))]
-        return (*found, {"atomic": own, "keyed": "transient", "outside": "unknown"}[self.effect])[0]
+        own = "store" if isinstance(error, StoreError) else kind_of(state_of(error))
+        called = [word for word, kind in KINDS.items() if isinstance(error, kind)]
+        only = [own] if self.effect == "atomic" and own in ("again", "lost", "store") else []
+        listed = [word for word, kinds in self.listed.items() if isinstance(error, tuple(kinds))]
+        return (called + only + listed + [{"atomic": own, "keyed": "transient", "outside": "unknown"}[self.effect]])[0]
 
     async def again(self, link: Link, error: Exception, n: int) -> str:
         """Pauses, if repeating can settle it: `again` or `lost`. Raises any other error."""
@@ -143,10 +150,14 @@ class AsyncInbox:
         return rows
 
     async def renew(self, link: Link, token: Any) -> bool:
-        return bool((await link.run(*self.leased("inbox_renew", token=token)))[0][0])
+        return bool((await link.run(*call("inbox_renew", token=token, lease=self.term)))[0][0])
 
-    def leased(self, function: str, columns: str = "*", **given: Any) -> Call:
-        return call(function, columns, lease=f"{self.lease} seconds", **given)
+    async def tell(self, link: Link, asked: Call, failed: str) -> None:
+        """Asks for what can be done without: what has ended the work, such as KeyboardInterrupt, stays what it is."""
+        try:
+            await self.ask(link, asked)
+        except StoreError as error:
+            log.warning("%s: %s: %s", self.consumer, failed, error)
 
     # ---- effects in the transaction --------------------------------------------------------------------------------
 
@@ -167,7 +178,7 @@ class AsyncInbox:
                 if kind in KINDS and len(messages) > 1:  # only one by one they show whose fault it was
                     return [(await self.settle(link, [message]))[0] for message in messages]
                 if kind in KINDS and state_of(error):  # by a deferred constraint, or the outcome
-                    return answers_of(await self.ask(link, self.failure(messages[0], kind, error)))
+                    return answers_of(await self.ask(link, self.end(messages[0], error=error)))
                 lost = await self.again(link, error, n) == "lost" or lost
         return answers
 
@@ -181,13 +192,17 @@ class AsyncInbox:
                     outcome = None if said is None or self.many else converted(json.dumps, said, "the outcome")
                 done += [{"message_id": str(one.id), "source": one.source or "", "outcome": outcome} for one in group]
             except Exception as error:  # pylint: disable=broad-except
-                word = self.judge(error)
-                if word not in KINDS or len(group) > 1:
+                if self.judge(error) not in KINDS or len(group) > 1:
                     raise
                 # Of equal ones only the first runs.
-                [answers[messages.index(group[0])]] = answers_of(await link.run(*self.failure(group[0], word, error)))
-        if done:
-            await self.end(link, messages[0], done)
+                [answers[messages.index(group[0])]] = answers_of(await link.run(*self.end(group[0], error=error)))
+        if len(done) > 1:
+            parsed = [{**one, "outcome": one["outcome"] and json.loads(one["outcome"])} for one in done]
+            await link.run(*call("inbox_done_many", consumer=self.consumer, messages=parsed))
+        elif done and messages[0].token is None:
+            await link.run(*call("inbox_done", consumer=self.consumer, **done[0]))
+        elif done and "fenced" in (await link.run(*self.end(messages[0], done[0]["outcome"])))[0]:
+            raise Unusable("the lease was lost while its row was held")
         await link.run("SET CONSTRAINTS ALL IMMEDIATE")
 
     async def begin(self, link: Link, messages: Sequence[Message]) -> list[Answer]:
@@ -198,38 +213,24 @@ class AsyncInbox:
         rows = await link.run(*(call("inbox_begin", BEGUN, consumer=self.consumer, **given[0]) if len(given) == 1 else
                                 call("inbox_begin_many", BEGUN, consumer=self.consumer, messages=given)))
         for message, row in zip(messages, rows):
-            message.consumer, message.attempt = self.consumer, row[2]
+            message.attempt = row[2]
         return answers_of(rows)
 
-    async def end(self, link: Link, first: Message, done: list[dict[str, Any]]) -> None:
-        asked = call("inbox_done", consumer=self.consumer, **done[0])
-        if first.token is not None:
-            asked = self.finish(first, done[0]["outcome"])
-        elif len(done) > 1:
-            parsed = [{**one, "outcome": one["outcome"] and json.loads(one["outcome"])} for one in done]
-            asked = call("inbox_done_many", consumer=self.consumer, messages=parsed)
-        if "fenced" in (await link.run(*asked))[0]:
-            raise Unusable("the lease was lost while its row was held")
-
-    def failure(self, message: Message, word: str, error: BaseException) -> Call:
-        given = {"class": word, "reason": said_by(error)}
+    def end(self, message: Message, outcome: Optional[str] = None, error: Optional[BaseException] = None) -> Call:
+        """Of what has a token, or has failed: its row is the answer's."""
+        how = {"outcome": outcome} if error is None else {"class": self.judge(error), "reason": said_by(error)}
         if message.token is not None:
-            return self.finish(message, **given)
+            fate = f"'ack', CASE WHEN inbox_finish THEN 'retry' ELSE 'fenced' END, {message.attempt:d}, NULL"
+            return call("inbox_finish", fate, token=message.token, **how)
         fate = f"act, why, {message.attempt:d}, NULL, status, due_at"
-        return call("inbox_fail", fate, consumer=self.consumer, **message.arguments(), **given)
-
-    def finish(self, message: Message, outcome: Optional[str] = None, **given: Any) -> Call:
-        fate = f"'ack', CASE WHEN inbox_finish THEN 'retry' ELSE 'fenced' END, {message.attempt:d}, NULL"
-        return call("inbox_finish", fate, token=message.token, outcome=outcome, **given)
+        return call("inbox_fail", fate, consumer=self.consumer, **message.arguments(), **how)
 
     # ---- effects outside -------------------------------------------------------------------------------------------
 
     async def claim(self, link: Link, message: Message) -> Answer:
-        text, values = self.leased("inbox_claim", f"token, {BEGUN}, semel.consumer(%s) ->> 'one_source'",
-                                   consumer=self.consumer, **message.arguments())
-        [(message.token, *row, single)] = await self.ask(link, (text, (self.consumer, *values)), tokens=True)
-        message.consumer, message.attempt, answer = self.consumer, row[2], answers_of([row])[0]
-        message.source = "" if single == "true" else message.source  # as it is stored: a retry has the same key
+        asked = call("inbox_claim", CLAIMED, consumer=self.consumer, lease=self.term, **message.arguments())
+        [(message.token, message.source, *row)] = await self.ask(link, asked, tokens=True)
+        message.attempt, [answer] = row[2], answers_of([row])
         if answer.act == "run":
             async with link.beside(self.beat, {message.token}):
                 await self.outside(link, message)
@@ -237,13 +238,13 @@ class AsyncInbox:
 
     async def outside(self, link: Link, message: Message) -> None:
         """Calls the handler and records its end. Where the store is away by then, the lease runs out."""
-        said, end = None, self.finish(message)
+        said, end = None, self.end(message)
         try:
             said = await settled(self.function(message))
         except Exception as error:  # pylint: disable=broad-except
-            end = self.failure(message, self.judge(error), error)
+            end = self.end(message, error=error)
         try:
-            rows = await self.ask(link, end if said is None else self.finish(message, json.dumps(said, default=str)))
+            rows = await self.ask(link, end if said is None else self.end(message, json.dumps(said, default=str)))
         except Exception as error:  # pylint: disable=broad-except
             if said is None or isinstance(error, Unavailable):
                 raise
@@ -252,52 +253,45 @@ class AsyncInbox:
         if "fenced" in rows[0]:
             log.warning("%s: lease expired while %s ran; its end is kept as evidence", self.consumer, message.id)
 
-    async def beat(self, link: Link, tokens: set[Any]) -> None:
+    async def beat(self, link: Link, tokens: Collection[Any]) -> None:
         while not await link.wait(self.lease / 3):
             for token in list(tokens):
-                with logged(f"{self.consumer}: lease not renewed"):
-                    await self.ask(link, self.leased("inbox_renew", token=token))
+                await self.tell(link, call("inbox_renew", token=token, lease=self.term), "lease not renewed")
 
     # ---- what is stored --------------------------------------------------------------------------------------------
 
     async def work_once(self, batch: int = 10, stop: Any = None) -> int:
-        link, asked = self.link(stop), self.leased("inbox_take", TAKEN, consumer=self.consumer, max=batch)
-        rows = await self.ask(link, asked, tokens=True)
-        if not rows:
-            return 0
-        unrun, waiting = {row[0] for row in rows}, {row[0] for row in rows}
+        link, asked = self.link(stop), call("inbox_take", TAKEN, consumer=self.consumer, max=batch, lease=self.term)
+        waiting = {row[0]: row[1:] for row in reversed(await self.ask(link, asked, tokens=True))}  # the first one last
+        unended, taken = set(waiting), len(waiting)
         # A transaction holds its row: a renewal would wait for it. A call outside needs its lease until its end, and
         # may have happened when it ends badly: it is not given back.
-        before, behind = (waiting, unrun) if self.effect == "atomic" else (unrun, waiting)
+        renewed, unrun = (waiting, unended) if self.effect == "atomic" else (unended, waiting)
         try:
-            async with link.beside(self.beat, waiting):
-                for token, attempt, headers, id_, raw, *others in rows:
-                    if link.quiet.is_set():
-                        break
+            async with link.beside(self.beat, renewed):
+                while waiting and not link.quiet.is_set():
+                    token, (attempt, headers, id_, raw, *others) = waiting.popitem()
                     pairs = json.loads(headers or "{}")
                     message = Message(id_, None if pairs.pop("semel_tombstone", None) else bytes(raw), pairs, *others)
                     message.attempt, message.consumer, message.token = attempt, self.consumer, token
-                    before.remove(token)
                     await (self.settle(link, [message]) if self.effect == "atomic" else self.outside(link, message))
-                    behind.remove(token)
+                    unended.remove(token)
         finally:
-            with logged(f"{self.consumer}: not given back, the lease runs out"):
-                for token in unrun:  # no attempt counts
-                    await self.ask(link, call("inbox_release", token=token))
-        return len(rows)
+            if unrun:  # no attempt counts
+                await self.tell(link, (RELEASE, {"tokens": [*unrun]}), "not given back, the lease runs out")
+        return taken
 
     async def work(self, stop: Any = None, *, batch: int = 10, every: float = 1, tick: bool = True) -> None:
-        link, ticked = self.link(stop), float("-inf")
-        while not link.quiet.is_set():
+        link, due, full = self.link(stop), 0.0, True
+        while not await link.wait(0 if full else every):
+            full = False
             try:
-                if tick and time.monotonic() - ticked >= every:
-                    ticked = time.monotonic()
+                if tick and time.monotonic() >= due:
+                    due = time.monotonic() + every
                     await self.ask(link, call("tick"))
-                if await AsyncInbox.work_once(self, batch, link.quiet) == batch:
-                    continue
+                full = await AsyncInbox.work_once(self, batch, link.quiet) == batch
             except Unavailable as error:
                 log.warning("%s: store unavailable: %s; tried again in %s s", self.consumer, error, every)
-            await link.wait(every)
 
     async def put(self, tx: Any, message: Message, not_before: Any = None) -> Answer:
         due = moment("not_before", not_before) or not_before
@@ -305,7 +299,8 @@ class AsyncInbox:
         return Answer(*(await self.link(tx=tx).run(*asked))[0])
 
     async def deliver_many(self, messages: Sequence[Message]) -> list[Answer]:
-        made = [replace(message, token=None) for message in messages]  # it may be another consumer's that was taken
+        # What was taken may be handed on: its token is another consumer's.
+        made = [replace(message, consumer=self.consumer, token=None) for message in messages]
         return (await self.settle(self.link(), made) if made and self.effect == "atomic" else
                 [await self.claim(self.link(), message) for message in made])
 

@@ -3,15 +3,18 @@
 
 Its methods are coroutines for every driver. Where the driver is a plain one they never wait, so that now() runs them
 without an event loop: there is one set of rules for psycopg 3, plain and async, and for the drivers of adapters.py.
+The log and Waited are the middleware's, too.
 """
 import asyncio
+import logging
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, AsyncContextManager, AsyncIterator, Callable, Coroutine, TypeVar
+from typing import Any, AsyncContextManager, AsyncIterator, Callable, Coroutine, Optional, TypeVar
 
-from .drivers import waited
+from .message import Unavailable
 
 T = TypeVar("T")
+log = logging.getLogger("semel")
 
 
 async def settled(value: Any) -> Any:
@@ -25,6 +28,25 @@ def now(work: Coroutine[Any, Any, T]) -> T:
         return end.value  # type: ignore[no-any-return]
     work.close()
     raise TypeError("a handler or pool is asynchronous: use AsyncInbox")
+
+
+class Waited:
+    """Around COMMIT: one that did not wait for its standby says so in a warning alone, and does not count (P16). What
+    ends the program or its task, such as KeyboardInterrupt, may have ended that wait, and stays what it is."""
+
+    def __init__(self, conn: Any) -> None:
+        self.conn, self.early = conn, False
+
+    def hear(self, one: Any) -> None:
+        self.early |= one.source_function == "SyncRepWaitForLSN"
+
+    def __enter__(self) -> None:
+        self.conn.add_notice_handler(self.hear)
+
+    def __exit__(self, _: Any, error: Optional[BaseException], trace: Any) -> None:
+        self.conn.remove_notice_handler(self.hear)
+        if self.early and isinstance(error, (Exception, type(None))):
+            raise Unavailable("COMMIT did not wait for its synchronous standby, which may not have it") from error
 
 
 class Link:
@@ -46,7 +68,7 @@ class Link:
     async def transaction(self) -> AsyncIterator[None]:
         async with self.within(self.db.connection()) as self.tx:
             try:
-                with waited(self.tx):
+                with Waited(self.tx):
                     async with self.within(self.tx.transaction()):
                         yield
             finally:

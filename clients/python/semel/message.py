@@ -138,8 +138,7 @@ def text_of(name: str, value: Any, kinds: Tuple[type, ...] = (str, int, UUID)) -
 
 def moment(name: str, value: Any) -> str:
     """A time, in UTC; empty where it is none, or none that can be stored."""
-    text_of(name, value, (datetime, date, str))
-    found = MOMENT.fullmatch(value.strip() if isinstance(value, str) else value.isoformat() if value else "")
+    found = MOMENT.fullmatch((text_of(name, value, (datetime, date, str)) or "").strip())
     day, clock, second, fraction, hours, minutes, rest = found.groups("") if found else [""] * 7
     try:
         at = f"{day}T{clock or '00:00'}{second or ':00'}{fraction or '.':0<7.7}{hours or '+00'}:{minutes or '00'}{rest}"

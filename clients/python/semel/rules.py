@@ -9,8 +9,8 @@ import re
 from contextlib import contextmanager
 from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 
-from .drivers import log
 from .fingerprint import fingerprint, pointers
+from .links import log
 from .message import Unavailable
 
 Pairs = Sequence[tuple[bytes, bytes]]

@@ -98,6 +98,8 @@ async def book(tx, message):
     if "event" in asked:
         await value(OUTBOX.put(tx, typed(asked.get("about", message.id)), "paid", typed(asked["event"]),
                                headers={"from": "test"}, lock=True))
+    if "behind" in asked:
+        sys.modules["django.db.transaction"].on_commit(lambda: tx.cursor().execute(asked["behind"]), using=tx.alias)
     if asked.get("end"):
         await value(getattr(tx, asked["end"])())
     if asked.get("rolls_back"):
