@@ -141,19 +141,23 @@ UPDATE semel.idempotency
 SET status = 'unknown', updated_at = greatest(updated_at, :now), lease_until = NULL, cause = 'lease_expired'
 WHERE ctid = {expired(<> 1)}
 
+-- fragment: due
+-- When the row has to lose its body, or to go.
+CASE WHEN body IS NULL THEN key_until ELSE answer_until END
+
+-- fragment: overdue
+-- The first of both kinds: what waits of one kind is never read in search of the other.
+ANY (ARRAY(SELECT ctid FROM semel.idempotency
+           WHERE status = 'completed' AND {due} <= :now AND {due}::timestamptz(0) <= :now::timestamptz(0)
+           ORDER BY {due}::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))
+
 -- name: idempotency_forget_body
 -- gives: changes
-UPDATE semel.idempotency SET body = NULL WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM semel.idempotency
-    WHERE body IS NOT NULL AND answer_until <= :now AND answer_until::timestamptz(0) <= :now::timestamptz(0)
-    ORDER BY answer_until::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))
+UPDATE semel.idempotency SET body = NULL WHERE ctid = {overdue} AND body IS NOT NULL
 
 -- name: idempotency_forget_key
 -- gives: changes
-DELETE FROM semel.idempotency WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM semel.idempotency
-    WHERE status = 'completed' AND key_until <= :now AND key_until::timestamptz(0) <= :now::timestamptz(0)
-    ORDER BY key_until::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))
+DELETE FROM semel.idempotency WHERE ctid = {overdue} AND body IS NULL
 
 -- fragment: idempotency_shown_names
 scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lease_owner, answer_us, keep_us, cause,
