@@ -778,13 +778,6 @@ void semel__keeper_settings_init(struct semel_keeper_settings *settings)
     *settings = (struct semel_keeper_settings){.lease_ms = SEMEL_KEEPER_LEASE_MS};
 }
 
-static char *copy(const char *text)
-{
-    size_t n = strlen(text) + 1;
-    char *to = semel__alloc(n);
-    return to != NULL ? memcpy(to, text, n) : NULL;
-}
-
 /* 0: there is no such driver, which the first attempt to connect reports. */
 static unsigned capabilities(const struct semel_keeper_settings *settings)
 {
@@ -808,13 +801,11 @@ semel_status semel__keeper_new(struct semel_keeper **ret, const struct semel_kee
     keeper->open = settings->open;
     keeper->open_ctx = settings->open_ctx;
     keeper->lease_us = settings->lease_ms * 1000;
-    keeper->url = copy(settings->url);
-    keeper->owner = copy(settings->owner);
     keeper->n_lanes = (capabilities(settings) & SEMEL_STORE_CONCURRENT) != 0 ? 2 : 1;
     keeper->waiting[ENDS].last = &keeper->waiting[ENDS].first;
     keeper->waiting[CLAIMS].last = &keeper->waiting[CLAIMS].first;
     pthread_mutex_init(&keeper->lock, NULL);
-    bool sound = keeper->url != NULL && keeper->owner != NULL;
+    bool sound = semel__text_copy(&keeper->url, settings->url) && semel__text_copy(&keeper->owner, settings->owner);
     for (size_t i = 0; i < keeper->n_lanes; i++) {
         struct lane *lane = &keeper->lanes[i];
         lane->keeper = keeper;
