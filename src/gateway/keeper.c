@@ -98,6 +98,14 @@ static int by_key(const void *a, const void *b)
     return order != 0 ? order : semel__str_cmp((*x)->claim.want.key, (*y)->claim.want.key);
 }
 
+static bool in_one_trip(const struct group *g)
+{
+    for (size_t i = 0; i < g->n_ends; i++)
+        if (g->ends[i]->ending.impatient)
+            return false;
+    return g->lane->keeper->n_lanes > 1 && !g->by_steps;
+}
+
 static semel_status write_group(struct group *g, int64_t now_us, struct semel_error *err)
 {
     struct lane *lane = g->lane;
@@ -117,6 +125,7 @@ static semel_status write_group(struct group *g, int64_t now_us, struct semel_er
                                           .claims = claims,
                                           .n_claims = g->n_claims,
                                           .look = lane->looks,
+                                          .retried = in_one_trip(g),
                                           .owner = semel__str(keeper->owner),
                                           .tokens = &lane->tokens,
                                           .rng = &lane->rng,
@@ -137,14 +146,6 @@ static semel_status write_group(struct group *g, int64_t now_us, struct semel_er
         g->claims[i]->claim.act = SEMEL_KEY_RUN;
     }
     return status;
-}
-
-static bool in_one_trip(const struct group *g)
-{
-    for (size_t i = 0; i < g->n_ends; i++)
-        if (g->ends[i]->ending.impatient)
-            return false;
-    return g->lane->keeper->n_lanes > 1 && !g->by_steps;
 }
 
 /* One transaction, in one round trip where the store can; its statuses are those of a store. */
@@ -483,6 +484,10 @@ static void do_group(struct group *g)
     qsort(g->ends, g->n_ends, sizeof(struct semel_keeper_job *), by_token);
     qsort(g->claims, g->n_claims, sizeof(struct semel_keeper_job *), by_key);
     semel_status status = try_group(g, &err);
+    if (status == SEMEL_INVALID && in_one_trip(g) && !g->lane->store->ended) {
+        g->by_steps = true; /* somebody else may have got one of its keys in the same moment */
+        status = try_group(g, &err);
+    }
     if (status == SEMEL_OK)
         do_again(g);
     if (status == SEMEL_OK || status == SEMEL_CLOSED)

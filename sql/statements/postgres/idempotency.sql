@@ -18,9 +18,7 @@ code, headers, body, completed_at, answer_until, key_until, origin, rule, tracep
 -- as durable as the caller wants it: what the key stands for is in there, too.
 1 / (:joined OR pg_catalog.current_setting('synchronous_commit') <> 'off')::integer = 1
 
--- name: idempotency_put
--- rows: shaped scope key token fingerprint
--- gives: token
+-- fragment: new_keys
 -- Only what has no row that can be seen: an insert would wait for a transaction that changes the row. The look-up is
 -- fenced: a plan that was made while the table was small would read all of it for every group, for as long as the
 -- connection lives. The rows come in the order of the arrays.
@@ -33,7 +31,22 @@ WHERE NOT EXISTS (SELECT FROM semel.idempotency AS i WHERE i.scope = b.scope AND
   AND pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(
           b.key COLLATE "C", pg_catalog.hashtextextended(b.scope COLLATE "C", 1936026993)))
   AND {durable}
+
+-- name: idempotency_put
+-- rows: shaped scope key token fingerprint
+-- gives: token
+{new_keys}
 ON CONFLICT (scope, key) DO NOTHING
+RETURNING token
+
+-- name: idempotency_put_retried
+-- only: an insert of SQLite has nobody beside it
+-- rows: shaped scope key token fingerprint
+-- gives: token
+-- Where the transaction is done again if it fails: a key whose row another transaction has committed since this
+-- statement began is a unique violation. Without ON CONFLICT each row is looked up in one index less, and is written in
+-- one record of the log instead of two.
+{new_keys}
 RETURNING token
 
 -- name: idempotency_find
