@@ -20,10 +20,17 @@
 SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
 LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
 
+-- As in 001, the rules of the table are domains and the predicate of an index: the server reads the checks of a table
+-- from their text for every statement that writes.
+CREATE DOMAIN semel.idempotency_name AS text COLLATE "C" CHECK (octet_length(VALUE) BETWEEN 1 AND 255);
+CREATE DOMAIN semel.idempotency_status AS text COLLATE "C" CHECK (VALUE IN ('processing', 'completed', 'unknown'));
+-- Nothing is of this type: see the index idempotency_unknown.
+CREATE DOMAIN semel.idempotency_state AS text COLLATE "C" CONSTRAINT idempotency_state_check CHECK (false);
+
 CREATE TABLE semel.idempotency (
-    scope        text COLLATE "C" NOT NULL,                 -- the caller
-    key          text COLLATE "C" NOT NULL,
-    status       text COLLATE "C" NOT NULL CHECK (status IN ('processing', 'completed', 'unknown')),
+    scope        semel.idempotency_name NOT NULL,           -- the caller
+    key          semel.idempotency_name NOT NULL,
+    status       semel.idempotency_status NOT NULL,
     token        bigint NOT NULL,                           -- of the last claim (src/core/token.h)
     fingerprint  bytea,                                     -- a letter for the kind, then the digest
     created_at   timestamptz NOT NULL,
@@ -42,10 +49,7 @@ CREATE TABLE semel.idempotency (
     origin       text COLLATE "C",                          -- of the browser that was answered
     rule         text COLLATE "C",
     traceparent  text,
-    PRIMARY KEY (scope, key),
-    CHECK (octet_length(scope) BETWEEN 1 AND 255 AND octet_length(key) BETWEEN 1 AND 255),
-    CHECK ((status = 'completed') = (completed_at IS NOT NULL AND code IS NOT NULL AND answer_until IS NOT NULL
-                                     AND key_until IS NOT NULL))
+    PRIMARY KEY (scope, key)
 );
 
 ALTER TABLE semel.idempotency SET (
@@ -57,11 +61,16 @@ ALTER TABLE semel.idempotency SET (
 CREATE UNIQUE INDEX idempotency_token ON semel.idempotency (token) WHERE status IN ('processing', 'unknown');
 -- Recovery, and the renewal of all leases of an owner.
 CREATE INDEX idempotency_lease ON semel.idempotency (lease_until) WHERE status = 'processing';
--- What operators look for.
-CREATE INDEX idempotency_unknown ON semel.idempotency (updated_at) WHERE status = 'unknown';
--- Purge: bodies and keys, by the end of their lifetimes. To the second, so that many rows share an entry.
-CREATE INDEX idempotency_answer ON semel.idempotency ((answer_until::timestamptz(0))) WHERE body IS NOT NULL;
-CREATE INDEX idempotency_key ON semel.idempotency ((key_until::timestamptz(0))) WHERE status = 'completed';
+-- What operators look for. It also keeps the rule for several columns: a completed row has its code and its times, and
+-- no other row has all of them. What does not keep it would have to be a value that there is none of (23514).
+CREATE INDEX idempotency_unknown ON semel.idempotency (updated_at)
+    WHERE ((status = 'completed') <> (completed_at IS NOT NULL AND code IS NOT NULL AND answer_until IS NOT NULL
+                                      AND key_until IS NOT NULL)
+           AND status::semel.idempotency_state IS NULL) OR status = 'unknown';
+-- Purge: bodies, then keys, by the end of their lifetimes. To the second, so that many rows share an entry.
+CREATE INDEX idempotency_due
+    ON semel.idempotency ((CASE WHEN body IS NULL THEN key_until ELSE answer_until END::timestamptz(0)))
+    WHERE status = 'completed';
 
 -- ---- what callers pass --------------------------------------------------------------------------------------------
 
@@ -186,8 +195,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT OR UPDATE ON semel.idempotency DEFERRABLE INITIALLY DEFERRED
-FOR EACH ROW WHEN (NEW.status = 'processing' AND NEW.lease_until IS NULL)
+CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT OR UPDATE OF created_at ON semel.idempotency
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.lease_until IS NULL)
 EXECUTE FUNCTION semel._idempotency_at_commit();
 
 -- The C library takes the same lock (sql/statements/postgres/idempotency.sql).
@@ -446,22 +455,28 @@ BEGIN
         cause = 'lease_expired'
     WHERE i.ctid = ANY (places);
     n := cardinality(places);
-    UPDATE semel.idempotency AS i SET body = NULL WHERE i.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM semel.idempotency AS o
-        WHERE o.body IS NOT NULL AND o.answer_until <= now AND o.answer_until::timestamptz(0) <= now::timestamptz(0)
-        ORDER BY o.answer_until::timestamptz(0) LIMIT greatest(most - n, 0) FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS done = ROW_COUNT;
-    n := n + done;
-    DELETE FROM semel.idempotency AS i WHERE i.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM semel.idempotency AS o
-        WHERE o.status = 'completed' AND o.key_until <= now AND o.key_until::timestamptz(0) <= now::timestamptz(0)
-        ORDER BY o.key_until::timestamptz(0) LIMIT greatest(most - n, 0) FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS done = ROW_COUNT;
-    RETURN n + done;
+    FOR kind IN 1..2 LOOP                                   -- bodies, then keys
+        places := ARRAY(SELECT i.ctid FROM semel.idempotency AS i
+                        WHERE i.status = 'completed'
+                          AND CASE WHEN i.body IS NULL THEN i.key_until ELSE i.answer_until END <= now
+                          AND CASE WHEN i.body IS NULL THEN i.key_until ELSE i.answer_until END::timestamptz(0)
+                              <= now::timestamptz(0)
+                        ORDER BY CASE WHEN i.body IS NULL THEN i.key_until ELSE i.answer_until END::timestamptz(0)
+                        LIMIT greatest(most - n, 0) FOR UPDATE SKIP LOCKED);
+        IF kind = 1 THEN
+            UPDATE semel.idempotency AS i SET body = NULL WHERE i.ctid = ANY (places) AND i.body IS NOT NULL;
+        ELSE
+            DELETE FROM semel.idempotency AS i WHERE i.ctid = ANY (places) AND i.body IS NULL;
+        END IF;
+        GET DIAGNOSTICS done = ROW_COUNT;
+        n := n + done;
+    END LOOP;
+    RETURN n;
 END $$;
 
 -- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
-REVOKE ALL ON TYPE semel.idempotency FROM PUBLIC;
+REVOKE ALL ON TYPE semel.idempotency, semel.idempotency_name, semel.idempotency_status, semel.idempotency_state
+    FROM PUBLIC;
 
 INSERT INTO semel.schema (version, name) VALUES (20, 'idempotency');

@@ -90,6 +90,15 @@ void semel__free(void *p)
     free(p);
 }
 
+bool semel__text_copy(char **ret, const char *text)
+{
+    const size_t size = text != NULL ? strlen(text) + 1 : 0;
+    *ret = text != NULL ? semel__alloc(size) : NULL;
+    if (*ret != NULL)
+        memcpy(*ret, text, size);
+    return text == NULL || *ret != NULL;
+}
+
 void semel__arena_init(struct semel_arena *arena, size_t max)
 {
     *arena = (struct semel_arena){.max = max};

@@ -21,6 +21,7 @@ void *semel__alloc(size_t size);                /* uninitialised; size 0 gives a
 void *semel__calloc(size_t count, size_t size); /* zeroed; NULL when count * size overflows */
 void *semel__realloc(void *p, size_t count, size_t size);
 void semel__free(void *p);
+bool semel__text_copy(char **ret, const char *text); /* NULL stays NULL; false: no memory */
 
 /* Every allocation calls `hook` first, and fails if it returns false. NULL removes it. */
 typedef bool (*semel_alloc_hook)(void *ctx);

@@ -116,16 +116,6 @@ static semel_status parse_url(struct sqs_conf *conf, const char *url, struct sem
     return SEMEL_OK;
 }
 
-static bool keep(char **ret, const char *text)
-{
-    const size_t size = text != NULL ? strlen(text) + 1 : 0;
-
-    *ret = size > 0 ? semel__alloc(size) : NULL;
-    if (*ret != NULL)
-        memcpy(*ret, text, size);
-    return size == 0 || *ret != NULL;
-}
-
 static void wipe(char **text)
 {
     if (*text != NULL)
@@ -165,8 +155,8 @@ static semel_status conf_read(struct sqs_conf *conf, const struct semel_sqs_opti
     conf->visibility_s = o->visibility_us > 0 ? (int)((o->visibility_us + SQS_SECOND_US - 1) / SQS_SECOND_US) : 60;
     conf->wait_s = (int)(o->wait_us / SQS_SECOND_US);
     conf->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
-    if (keep(&conf->access_key, o->access_key) && keep(&conf->secret_key, o->secret_key) &&
-        keep(&conf->session_token, o->session_token) && semel__curl_tls_copy(&conf->tls, &o->tls))
+    if (semel__text_copy(&conf->access_key, o->access_key) && semel__text_copy(&conf->secret_key, o->secret_key) &&
+        semel__text_copy(&conf->session_token, o->session_token) && semel__curl_tls_copy(&conf->tls, &o->tls))
         return SEMEL_OK;
     return semel__fail_memory(err);
 }

@@ -143,6 +143,7 @@ struct semel_key_batch {
     struct semel_key_claim *claims;
     size_t n_claims;
     bool look;              /* some of the claims seem to have a row: reads it at once, not in a trip more */
+    bool retried;           /* a transaction of this call alone, which is done again without this where it fails */
     struct semel_str owner; /* of the claims' leases; the rest, too, is for claims */
     struct semel_tokens *tokens;
     struct semel_random *rng;

@@ -98,6 +98,14 @@ static int by_key(const void *a, const void *b)
     return order != 0 ? order : semel__str_cmp((*x)->claim.want.key, (*y)->claim.want.key);
 }
 
+static bool in_one_trip(const struct group *g)
+{
+    for (size_t i = 0; i < g->n_ends; i++)
+        if (g->ends[i]->ending.impatient)
+            return false;
+    return g->lane->keeper->n_lanes > 1 && !g->by_steps;
+}
+
 static semel_status write_group(struct group *g, int64_t now_us, struct semel_error *err)
 {
     struct lane *lane = g->lane;
@@ -117,6 +125,7 @@ static semel_status write_group(struct group *g, int64_t now_us, struct semel_er
                                           .claims = claims,
                                           .n_claims = g->n_claims,
                                           .look = lane->looks,
+                                          .retried = in_one_trip(g),
                                           .owner = semel__str(keeper->owner),
                                           .tokens = &lane->tokens,
                                           .rng = &lane->rng,
@@ -137,14 +146,6 @@ static semel_status write_group(struct group *g, int64_t now_us, struct semel_er
         g->claims[i]->claim.act = SEMEL_KEY_RUN;
     }
     return status;
-}
-
-static bool in_one_trip(const struct group *g)
-{
-    for (size_t i = 0; i < g->n_ends; i++)
-        if (g->ends[i]->ending.impatient)
-            return false;
-    return g->lane->keeper->n_lanes > 1 && !g->by_steps;
 }
 
 /* One transaction, in one round trip where the store can; its statuses are those of a store. */
@@ -483,6 +484,10 @@ static void do_group(struct group *g)
     qsort(g->ends, g->n_ends, sizeof(struct semel_keeper_job *), by_token);
     qsort(g->claims, g->n_claims, sizeof(struct semel_keeper_job *), by_key);
     semel_status status = try_group(g, &err);
+    if (status == SEMEL_INVALID && in_one_trip(g) && !g->lane->store->ended) {
+        g->by_steps = true; /* somebody else may have got one of its keys in the same moment */
+        status = try_group(g, &err);
+    }
     if (status == SEMEL_OK)
         do_again(g);
     if (status == SEMEL_OK || status == SEMEL_CLOSED)
@@ -778,13 +783,6 @@ void semel__keeper_settings_init(struct semel_keeper_settings *settings)
     *settings = (struct semel_keeper_settings){.lease_ms = SEMEL_KEEPER_LEASE_MS};
 }
 
-static char *copy(const char *text)
-{
-    size_t n = strlen(text) + 1;
-    char *to = semel__alloc(n);
-    return to != NULL ? memcpy(to, text, n) : NULL;
-}
-
 /* 0: there is no such driver, which the first attempt to connect reports. */
 static unsigned capabilities(const struct semel_keeper_settings *settings)
 {
@@ -808,13 +806,11 @@ semel_status semel__keeper_new(struct semel_keeper **ret, const struct semel_kee
     keeper->open = settings->open;
     keeper->open_ctx = settings->open_ctx;
     keeper->lease_us = settings->lease_ms * 1000;
-    keeper->url = copy(settings->url);
-    keeper->owner = copy(settings->owner);
     keeper->n_lanes = (capabilities(settings) & SEMEL_STORE_CONCURRENT) != 0 ? 2 : 1;
     keeper->waiting[ENDS].last = &keeper->waiting[ENDS].first;
     keeper->waiting[CLAIMS].last = &keeper->waiting[CLAIMS].first;
     pthread_mutex_init(&keeper->lock, NULL);
-    bool sound = keeper->url != NULL && keeper->owner != NULL;
+    bool sound = semel__text_copy(&keeper->url, settings->url) && semel__text_copy(&keeper->owner, settings->owner);
     for (size_t i = 0; i < keeper->n_lanes; i++) {
         struct lane *lane = &keeper->lanes[i];
         lane->keeper = keeper;

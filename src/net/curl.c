@@ -8,21 +8,11 @@
 
 #include "base/mem.h"
 
-static bool copy(const char *text, char **ret)
-{
-    const size_t size = text != NULL ? strlen(text) + 1 : 0;
-
-    *ret = size > 0 ? semel__alloc(size) : NULL;
-    if (*ret != NULL)
-        memcpy(*ret, text, size);
-    return size == 0 || *ret != NULL;
-}
-
 bool semel__curl_tls_copy(struct semel_curl_tls *ret, const struct semel_setting_tls *tls)
 {
     *ret = (struct semel_curl_tls){.no_verify = tls->no_verify};
-    return copy(tls->ca_file, &ret->ca_file) && copy(tls->cert_file, &ret->cert_file) &&
-           copy(tls->key_file, &ret->key_file) && copy(tls->key_password, &ret->key_password);
+    return semel__text_copy(&ret->ca_file, tls->ca_file) && semel__text_copy(&ret->cert_file, tls->cert_file) &&
+           semel__text_copy(&ret->key_file, tls->key_file) && semel__text_copy(&ret->key_password, tls->key_password);
 }
 
 void semel__curl_tls_done(struct semel_curl_tls *tls)

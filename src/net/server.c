@@ -766,24 +766,14 @@ static semel_status settings_check(const struct semel_http_settings *s, const st
     return SEMEL_OK;
 }
 
-static bool copy(char **ret, const char *text)
-{
-    size_t n = text != NULL ? strlen(text) + 1 : 0;
-    if (n == 0)
-        return true;
-    *ret = semel__alloc(n);
-    if (*ret != NULL)
-        memcpy(*ret, text, n);
-    return *ret != NULL;
-}
-
 static semel_status tls_init(struct semel_http_listener *listener, const struct semel_http_settings *settings,
                              struct semel_error *err)
 {
     if (settings->cert_file == NULL)
         return SEMEL_OK;
-    if (!copy(&listener->cert_file, settings->cert_file) || !copy(&listener->key_file, settings->key_file) ||
-        !copy(&listener->client_ca_file, settings->client_ca_file))
+    if (!semel__text_copy(&listener->cert_file, settings->cert_file) ||
+        !semel__text_copy(&listener->key_file, settings->key_file) ||
+        !semel__text_copy(&listener->client_ca_file, settings->client_ca_file))
         return semel__fail_memory(err);
     return semel__tls_server_context(&listener->tls, listener->cert_file, listener->key_file, listener->client_ca_file,
                                      err);

@@ -851,7 +851,8 @@ static const char *type_name(uint16_t name)
     return types[semel__db_kind(name)].name;
 }
 
-/* (SELECT u.id, $3::text AS source, NULL::text AS type FROM unnest($2::text[]) AS u (id)) AS b */
+/* (SELECT u.id, $3::text AS source, NULL::text AS type FROM (SELECT pg_catalog.unnest($2::text[]) AS id) AS u) AS b: in
+ * FROM each array would be copied to a store of rows, with 8 kB of memory for each. */
 static void put_rows(struct semel_buf *out, const struct sql_statement *statement, const struct pg_spread *spread)
 {
     size_t parameter = statement->n_params + 1;
@@ -868,22 +869,18 @@ static void put_rows(struct semel_buf *out, const struct sql_statement *statemen
         parameter += spread->of[c] != PG_NULL;
         comma = ", ";
     }
-    semel__buf_addz(out, " FROM unnest(");
+    semel__buf_addz(out, " FROM (SELECT ");
     parameter = statement->n_params + 1;
     comma = "";
     for (size_t c = 0; c < statement->n_shaped; c++) {
+        const char *name = semel__db_name(statement->shaped[c]);
         if (spread->of[c] == PG_EACH)
-            semel__buf_addf(out, "%s$%zu::%s[]", comma, parameter, type_name(statement->shaped[c]));
+            semel__buf_addf(out, "%spg_catalog.unnest($%zu::%s[]) AS %s", comma, parameter,
+                            type_name(statement->shaped[c]), name);
         parameter += spread->of[c] != PG_NULL;
         comma = ", "; /* the first column is always an array */
     }
-    comma = ") AS u (";
-    for (size_t c = 0; c < statement->n_shaped; c++) {
-        if (spread->of[c] == PG_EACH)
-            semel__buf_addf(out, "%s%s", comma, semel__db_name(statement->shaped[c]));
-        comma = ", ";
-    }
-    semel__buf_addf(out, ")) AS %s", statement->alias);
+    semel__buf_addf(out, ") AS u) AS %s", statement->alias);
 }
 
 char *semel__pg_shaped(const struct sql_statement *statement, const struct pg_spread *spread)

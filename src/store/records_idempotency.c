@@ -363,9 +363,10 @@ static semel_status key_write(struct semel_store *store, const struct semel_key_
     semel__db_start(db, batch->n_claims > 0 ? "claiming keys" : "ending keys");
     run_ends(db, batch, SQL_ONE(args_fields, &args), kinds);
     const size_t n_list = batch->n_claims > 0 ? list_claims(batch, true, list) : 0;
+    const bool retried = batch->retried && semel__db_needs(db, SQL_idempotency_put_retried);
     if (n_list > 0)
-        semel__db_run(db, SQL_idempotency_put, SQL_ONE(args_fields, &args), SQL_EACH_OF(claim_fields, list, n_list),
-                      read_put, &put);
+        semel__db_run(db, retried ? SQL_idempotency_put_retried : SQL_idempotency_put, SQL_ONE(args_fields, &args),
+                      SQL_EACH_OF(claim_fields, list, n_list), read_put, &put);
     if (n_list > 0 && batch->look)
         semel__db_run(db, SQL_idempotency_find, NULL, SQL_EACH_OF(claim_fields, list, n_list), read_found, &finding);
     status = semel__db_flush(db, err);
@@ -477,7 +478,6 @@ semel_status semel_query_key(struct semel_store *store, struct semel_str scope, 
 {
     const struct args args = {.scope = scope, .key = key, .with_answer = with_answer};
     size_t n = 0;
-    *ret = NULL;
     semel_status status = read_list(store, SQL_idempotency_show, &args, arena, ret, &n, err);
     if (n == 0)
         *ret = NULL;

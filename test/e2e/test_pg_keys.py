@@ -399,6 +399,56 @@ def test_tick_waits_for_nobody(two):
     assert committed(second, "SELECT semel.tick(1)") == [(1,)]
 
 
+# What is due of one kind is found behind any number of the other, and nothing else is touched.
+def test_tick_finds_its_rows_by_indexes_and_takes_both_kinds(db):  # noqa: F811
+    for i in range(6):
+        finish(db, begin(db, key=f"finished-{i}")["token"])
+    ask(db, "UPDATE semel.idempotency SET answer_until = now() - interval '2s' WHERE key < 'finished-4'")
+    ask(db, "UPDATE semel.idempotency SET body = NULL, key_until = now() - interval '1s' WHERE key < 'finished-2'")
+    db.commit()
+    assert [committed(db, "SELECT semel.tick(1)")[0][0] for _ in range(5)] == [1, 1, 1, 1, 0]
+    assert committed(db, "SELECT key, body IS NOT NULL FROM semel.idempotency ORDER BY key") == [
+        ("finished-2", False), ("finished-3", False), ("finished-4", True), ("finished-5", True)]
+
+
+@pytest.mark.parametrize("condition, index", [
+    ("status = 'unknown' ORDER BY updated_at", "idempotency_unknown"),
+    ("status = 'processing' AND lease_until < now() ORDER BY lease_until", "idempotency_lease"),
+    ("status = 'completed' AND CASE WHEN body IS NULL THEN key_until ELSE answer_until END::timestamptz(0) <= now() "
+     "ORDER BY CASE WHEN body IS NULL THEN key_until ELSE answer_until END::timestamptz(0)", "idempotency_due"),
+    ("token = 1 AND status IN ('processing', 'unknown')", "idempotency_token")])
+def test_rows_in_question_are_found_by_their_index(db, condition, index):  # noqa: F811
+    ask(db, "SET LOCAL enable_seqscan = off")
+    ask(db, "SET LOCAL enable_sort = off")
+    plan = ask(db, f"EXPLAIN SELECT FROM semel.idempotency WHERE {condition}")
+    assert f" {index} " in plan[0][0] + " ", plan
+    db.rollback()
+
+
+# The last line, whoever writes.
+@pytest.mark.parametrize("columns, rule", [
+    ({"status": "odd"}, "idempotency_status_check"), ({"scope": ""}, "idempotency_name_check"),
+    ({"key": "k" * 256}, "idempotency_name_check"), ({"status": "completed"}, "idempotency_state_check"),
+    ({"status": "completed", "code": 201, "completed_at": "now", "answer_until": "now"}, "idempotency_state_check"),
+    ({"code": 201, "completed_at": "now", "answer_until": "now", "key_until": "now"}, "idempotency_state_check"),
+    ({"status": "unknown", "code": 201, "completed_at": "now", "answer_until": "now", "key_until": "now"},
+     "idempotency_state_check"),
+    ({}, None), ({"status": "unknown"}, None), ({"code": 201}, None),
+    ({"status": "completed", "code": 201, "completed_at": "now", "answer_until": "now", "key_until": "now"}, None)])
+def test_row_whose_columns_do_not_fit_is_refused(db, columns, rule):  # noqa: F811
+    columns = {"scope": "alice", "key": KEY, "status": "processing", "token": 1, "created_at": "now",
+               "updated_at": "now", "lease_until": "infinity", "answer_us": 0, "keep_us": 0, **columns}
+    insert = (f"INSERT INTO semel.idempotency ({', '.join(columns)}) "
+              f"VALUES ({', '.join(['%s'] * len(columns))})", *columns.values())
+    if rule is None:
+        ask(db, *insert)
+    else:
+        with pytest.raises(psycopg2.errors.CheckViolation) as error:
+            ask(db, *insert)
+        assert error.value.diag.constraint_name == rule
+    db.rollback()
+
+
 # ---- the table of cases --------------------------------------------------------------------------------
 
 TIMES = ("created_at", "updated_at", "lease_until", "completed_at", "answer_until", "key_until")

@@ -309,6 +309,63 @@ static void a_group_that_is_held_up_holds_up_no_other(void **state)
     close_keeper();
 }
 
+/* A claim of that key by somebody else, whose transaction is open. */
+static struct semel_store *claim_elsewhere(size_t i)
+{
+    struct semel_store *store;
+    struct semel_error err;
+    struct semel_tokens tokens = {0};
+    struct semel_random rng;
+    struct semel_arena arena;
+    struct semel_key_claim claim = jobs[i].claim;
+    int64_t now_us;
+    semel__arena_init(&arena, 65536);
+    semel__random_seed(&rng, 7);
+    assert_int_equal(semel_store_open(&store, keeping.drivers, world.url, &keeping.options, &err), SEMEL_OK);
+    assert_int_equal(semel_store_begin(store, SEMEL_TX_OWN, &now_us, &err), SEMEL_OK);
+    claim.want.lease_until_us = now_us + INT64_C(60000000);
+    const struct semel_key_batch batch = {.claims = &claim,
+                                          .n_claims = 1,
+                                          .owner = SEMEL_STR("somebody else"),
+                                          .tokens = &tokens,
+                                          .rng = &rng,
+                                          .arena = &arena};
+    assert_int_equal(store->ops->keys->write(store, &batch, now_us, &err), SEMEL_OK);
+    assert_int_equal(claim.act, SEMEL_KEY_RUN);
+    semel__arena_done(&arena);
+    return store;
+}
+
+/* A2: somebody else gets one of its keys while a group is on its way: that one is busy, and the others run. The first
+ * row of the group waits until that has happened, and the statement does not see it any more. */
+static void a_key_that_somebody_else_gets_meanwhile_is_busy(void **state)
+{
+    struct semel_error err;
+    pthread_t first;
+    (void)state;
+    if (on_sqlite())
+        skip(); /* nobody else writes meanwhile */
+    open_keeper();
+    hand_in_claim(2);
+    assert_int_equal(do_group(), 1); /* from now on it knows the clock, and a group is one trip */
+    add_trigger("INSERT", "", "PERFORM pg_advisory_xact_lock(7)");
+    hand_in_claim(0);
+    hand_in_claim(1);
+    struct semel_store *other = claim_elsewhere(1);
+    semel__keeper_flush(&desk);
+    assert_int_equal(pthread_create(&first, NULL, step_first_lane, NULL), 0);
+    WAIT_FOR(world.driver->ask(&world, "SELECT count(*) FROM pg_locks WHERE NOT granted") > 0);
+    assert_int_equal(semel_store_commit(other, &err), SEMEL_OK);
+    semel_store_close(other);
+    pthread_join(first, NULL);
+    assert_non_null(semel__keeper_collect(&desk));
+    drop_trigger();
+    assert_true(!jobs[0].failed && jobs[0].claim.act == SEMEL_KEY_RUN);
+    assert_true(!jobs[1].failed && jobs[1].claim.act == SEMEL_KEY_BUSY);
+    assert_int_equal(atomic_load(&semel__keeper_counts(keeper)->again), 0);
+    close_keeper();
+}
+
 /* A9: rows that applications have locked fail nobody else; once their group has waited, they are tried without. */
 static void rows_that_are_locked_fail_only_their_ends(void **state)
 {
@@ -511,6 +568,7 @@ int main(int argc, char **argv)
         ALONE(two_claims_of_one_key_are_in_two_groups),
         ALONE(a_late_answer_under_the_last_token_counts),
         ALONE(a_group_that_is_held_up_holds_up_no_other),
+        ALONE(a_key_that_somebody_else_gets_meanwhile_is_busy),
         ALONE(rows_that_are_locked_fail_only_their_ends),
         ALONE(a_lease_is_renewed_beside_a_row_that_is_locked),
         ALONE(a_claim_whose_commit_fails_may_not_run),

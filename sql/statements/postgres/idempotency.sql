@@ -18,9 +18,7 @@ code, headers, body, completed_at, answer_until, key_until, origin, rule, tracep
 -- as durable as the caller wants it: what the key stands for is in there, too.
 1 / (:joined OR pg_catalog.current_setting('synchronous_commit') <> 'off')::integer = 1
 
--- name: idempotency_put
--- rows: shaped scope key token fingerprint
--- gives: token
+-- fragment: new_keys
 -- Only what has no row that can be seen: an insert would wait for a transaction that changes the row. The look-up is
 -- fenced: a plan that was made while the table was small would read all of it for every group, for as long as the
 -- connection lives. The rows come in the order of the arrays.
@@ -33,7 +31,22 @@ WHERE NOT EXISTS (SELECT FROM semel.idempotency AS i WHERE i.scope = b.scope AND
   AND pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(
           b.key COLLATE "C", pg_catalog.hashtextextended(b.scope COLLATE "C", 1936026993)))
   AND {durable}
+
+-- name: idempotency_put
+-- rows: shaped scope key token fingerprint
+-- gives: token
+{new_keys}
 ON CONFLICT (scope, key) DO NOTHING
+RETURNING token
+
+-- name: idempotency_put_retried
+-- only: an insert of SQLite has nobody beside it
+-- rows: shaped scope key token fingerprint
+-- gives: token
+-- Where the transaction is done again if it fails: a key whose row another transaction has committed since this
+-- statement began is a unique violation. Without ON CONFLICT each row is looked up in one index less, and is written in
+-- one record of the log instead of two.
+{new_keys}
 RETURNING token
 
 -- name: idempotency_find
@@ -141,19 +154,23 @@ UPDATE semel.idempotency
 SET status = 'unknown', updated_at = greatest(updated_at, :now), lease_until = NULL, cause = 'lease_expired'
 WHERE ctid = {expired(<> 1)}
 
+-- fragment: due
+-- When the row has to lose its body, or to go.
+CASE WHEN body IS NULL THEN key_until ELSE answer_until END
+
+-- fragment: overdue
+-- The first of both kinds: what waits of one kind is never read in search of the other.
+ANY (ARRAY(SELECT ctid FROM semel.idempotency
+           WHERE status = 'completed' AND {due} <= :now AND {due}::timestamptz(0) <= :now::timestamptz(0)
+           ORDER BY {due}::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))
+
 -- name: idempotency_forget_body
 -- gives: changes
-UPDATE semel.idempotency SET body = NULL WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM semel.idempotency
-    WHERE body IS NOT NULL AND answer_until <= :now AND answer_until::timestamptz(0) <= :now::timestamptz(0)
-    ORDER BY answer_until::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))
+UPDATE semel.idempotency SET body = NULL WHERE ctid = {overdue} AND body IS NOT NULL
 
 -- name: idempotency_forget_key
 -- gives: changes
-DELETE FROM semel.idempotency WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM semel.idempotency
-    WHERE status = 'completed' AND key_until <= :now AND key_until::timestamptz(0) <= :now::timestamptz(0)
-    ORDER BY key_until::timestamptz(0) LIMIT :limit FOR UPDATE SKIP LOCKED))
+DELETE FROM semel.idempotency WHERE ctid = {overdue} AND body IS NULL
 
 -- fragment: idempotency_shown_names
 scope, key, status, token, fingerprint, created_at, updated_at, lease_until, lease_owner, answer_us, keep_us, cause,
