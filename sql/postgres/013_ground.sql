@@ -4,8 +4,8 @@
 --
 -- The functions give an application the inbox and the outbox inside its own transaction. They know the rules of the C
 -- library and write the same rows; spec/cases.txt holds both to one table. A name that begins with an underscore is
--- internal and granted to nobody, but for what operators do (018); what applications call is in 017 and 018, and
--- docs/sql-postgres.md describes it.
+-- internal and granted to nobody, but for what operators do (018) and what the C library inserts (_inbox_new); what
+-- applications call is in 017 and 018, and docs/sql-postgres.md describes it.
 --
 -- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; what
 -- inbox_... refuse they raise themselves, so that the CONTEXT of the error is one line: they ask one that gives
@@ -165,7 +165,8 @@ DECLARE
     drawn bigint := nextval('semel.arrival'::regclass) * 16384;
 BEGIN
     IF of_stream IS NULL THEN                               -- whoever makes the same one at this moment is waited for
-        INSERT INTO semel.stream (consumer, source) VALUES (of_consumer, of_source) ON CONFLICT DO NOTHING;
+        INSERT INTO semel.stream (consumer, source) VALUES (of_consumer, of_source)
+        ON CONFLICT ON CONSTRAINT stream_consumer_source_key DO NOTHING;
         of_stream := (SELECT s.stream FROM semel.stream AS s
                       WHERE s.consumer = of_consumer COLLATE "C" AND s.source = of_source COLLATE "C");
     END IF;

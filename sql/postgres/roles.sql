@@ -15,8 +15,8 @@
 --             It cannot make a record, nor take one away (but an event of the outbox and an idempotency key without an
 --             answer, by discarding it), nor change an id or a payload; a corrected copy has another payload than its
 --             message, which is rejected and stays. Give each person a login of their own.
---   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
---             They cannot change the schema.
+--   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves,
+--             and call semel._inbox_new. They cannot change the schema.
 --
 -- Roles that are there already are used as they are, and need not be able to log in: grant them to those who do. Run it
 -- before the migrations, which makes the roles, and after them, which grants; any number of times.

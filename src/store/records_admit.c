@@ -424,6 +424,8 @@ static semel_status insert_new(struct admission *a, struct semel_error *err)
     semel_status status = semel__db_flush(a->db, err);
     if (status == SEMEL_OK)
         status = check_locks(a, err);
+    if (status == SEMEL_OK && fresh.arrival == SEMEL_NONE)
+        admitted->doubtful = DOUBTFUL; /* also where the rest of this attempt fails */
     if (status != SEMEL_OK || fresh.arrival == SEMEL_NONE)
         return status;
     for (size_t i = 0; i < a->n; i++) {

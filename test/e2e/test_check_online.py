@@ -223,10 +223,14 @@ def test_a_worker_role_may_do_what_routes_need_and_its_statements_are_tried(tmp_
 
 
 def test_rights_that_a_role_lacks_are_named(tmp_path, shop):
-    shop.sql("REVOKE DELETE ON semel.record FROM w; REVOKE USAGE ON SEQUENCE semel.arrival FROM w")
+    shop.sql("SET ROLE w; SELECT * FROM semel._inbox_new('c', '', now(), '{1}', '{a}', NULL, NULL, NULL, NULL, NULL, "
+             "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)")
+    shop.sql("REVOKE DELETE ON semel.record FROM w; REVOKE USAGE ON SEQUENCE semel.arrival FROM w; "
+             "REVOKE EXECUTE ON FUNCTION semel._inbox_new FROM w")
     result, text = answers(tmp_path, as_worker(shop), {"r": route()})[None, "rights"]
     assert result == "failed"
-    assert text.startswith("role w lacks USAGE on semel.arrival, DELETE on semel.record; sql/postgres/roles.sql")
+    assert text.startswith("role w lacks EXECUTE on semel._inbox_new, USAGE on semel.arrival, DELETE on semel.record; "
+                           "sql/postgres/roles.sql")
     shop.sql("REVOKE USAGE ON SCHEMA semel FROM w")
     result, text = answers(tmp_path, as_worker(shop), {"r": route()})[None, "rights"]
     assert result == "failed" and "permission denied for schema semel" in text

@@ -43,7 +43,7 @@ SELECT current_user::text AS role, pg_catalog.current_setting('synchronous_commi
                   ('business_want', 'SELECT,INSERT,DELETE'), ('order_key', 'SELECT,INSERT,UPDATE'),
                   ('watermark', 'SELECT,INSERT,UPDATE'), ('consumer', 'SELECT,INSERT,UPDATE'),
                   ('conflict', 'SELECT,INSERT,UPDATE'), ('attempt', 'SELECT,INSERT,DELETE'),
-                  ('position', 'SELECT,INSERT,UPDATE'), ('arrival', 'USAGE'),
+                  ('position', 'SELECT,INSERT,UPDATE'), ('arrival', 'USAGE'), ('_inbox_new', 'EXECUTE'),
                   ('outbox', 'SELECT,DELETE'), ('outbox_aside', 'SELECT,INSERT,UPDATE,DELETE'),
                   ('outbox_sent', 'SELECT,INSERT,DELETE'), ('outbox_seq_seq', 'SELECT,USAGE'),
                   ('outbox_shard', 'SELECT,INSERT,UPDATE'), ('relay', 'SELECT,INSERT,UPDATE,DELETE'),
@@ -54,6 +54,10 @@ SELECT current_user::text AS role, pg_catalog.current_setting('synchronous_commi
      WHERE (n.name <> 'position' OR :positions) AND (n.name <> 'idempotency' OR :gateways)
      AND (:relays OR n.name <> 'relay' AND n.name NOT LIKE 'outbox%')
      AND NOT coalesce(CASE w.what WHEN 'USAGE' THEN pg_catalog.has_sequence_privilege(c.oid, w.what)
+                                  WHEN 'EXECUTE' THEN (
+                                      SELECT pg_catalog.has_function_privilege(p.oid, w.what)
+                                      FROM pg_catalog.pg_proc AS p WHERE p.proname = n.name AND p.pronamespace = (
+                                          SELECT s.oid FROM pg_catalog.pg_namespace AS s WHERE s.nspname = 'semel'))
                                   ELSE pg_catalog.has_table_privilege(c.oid, w.what) END, false)) AS missing,
     (SELECT pg_catalog.has_schema_privilege('public', n.oid, 'CREATE') FROM pg_catalog.pg_namespace AS n
      WHERE n.nspname = 'public') AS public_writable
