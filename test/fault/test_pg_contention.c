@@ -144,7 +144,7 @@ static void plan_old(struct world *w, int n)
     world_age(w, 7200);
 }
 
-/* P60: it has waited for the row of its first run to go, and the watermark that came with that is seen. */
+/* It has waited for the row of its first run to go, and the watermark that came with that is seen. */
 static void purge_while_its_copy_waits(const char *effect)
 {
     struct child *worker;
@@ -167,7 +167,7 @@ static void purge_while_its_copy_waits(const char *effect)
     world_close(&world);
 }
 
-/* A row is inserted by semel._inbox_new where its effect is in the database, and by inbox_insert where it is claimed. */
+/* P60: a row is inserted by semel._inbox_new if its effect is in the database, and by inbox_insert if it is claimed. */
 static void message_that_is_purged_while_its_copy_waits_does_not_run_again(void **state)
 {
     (void)state;

@@ -7,7 +7,8 @@
 
 -- name: inbox_insert
 -- What is there already is refused. A plain insert would cost the server less, and would leave an error in its log for
--- every duplicate (I3), but in a function (inbox_new). An arrival says which item it belongs to, by its place in the batch.
+-- every duplicate (I3), but in a function (inbox_new). An arrival says which item it belongs to, by its place in the
+-- batch.
 -- Nothing here could give the rows another order than that of the arrays (no join, no sort); if it did, the worst would
 -- be a deadlock, which is retried.
 -- A completed row says little more than its key: what NULL stands for is in sql/postgres/001_inbox.sql. The client has
