@@ -136,8 +136,8 @@ def consumer(db, name, **settings):
 
 @contextlib.contextmanager
 def absent_standby(server):
-    """Every COMMIT waits for a standby that does not exist. Gives what ends such a wait, as an administrator would; its
-    argument is the function that does it."""
+    """Every COMMIT waits for a standby that does not exist. Gives what ends such a wait, as an administrator would: by
+    that function; or all of them, until the future has its result: where something else may commit as well."""
     eye = psycopg2.connect(host="127.0.0.1", port=server.port, dbname="postgres", user="postgres")
     eye.autocommit = True
 
@@ -148,8 +148,11 @@ def absent_standby(server):
             poll(lambda: ask(eye, "SELECT pg_conf_load_time()")[0][0] > before)  # pylint: disable=cell-var-from-loop
         ask(eye, "CHECKPOINT")  # by the process that tells the others whether to wait, when it has read the setting
 
-    def end(how="pg_cancel_backend"):
+    def end(how="pg_cancel_backend", until=None):
         waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
+        if until is not None:
+            poll(lambda: [ask(eye, f"SELECT {how}(pid) {waits}"), until.done()][1])
+            return
         (pid, begun, _), *_ = poll(lambda: ask(eye, f"SELECT pid, query_start, {how}(pid) {waits}"))
         poll(lambda: not ask(eye, f"SELECT {waits} AND (pid, query_start) = (%s, %s)", pid, begun))
     standbys("SET synchronous_standby_names = 'none_such'")
