@@ -739,16 +739,31 @@ static bool same(const struct sql_value *a, const struct sql_value *b)
     return a->null == b->null && a->number == b->number && semel__str_eq(a->text, b->text);
 }
 
+/* Two members with the same bytes are the same value; others may be, too. */
+static inline bool same_bytes(const struct sql_field *field, const char *a, const char *b)
+{
+    return field->at == NULL && field->size <= 16 && memcmp(a + field->offset, b + field->offset, field->size) == 0;
+}
+
+/* Has the item the value of the first one? */
+static bool like_first(const struct sql_field *field, const struct sql_value *first, const void *first_item,
+                       const void *item)
+{
+    unsigned char bytes[1 + SEMEL_FP_MAX];
+    if (same_bytes(field, first_item, item))
+        return true;
+    struct sql_value value = semel__db_value(field, item, bytes);
+    return same(first, &value);
+}
+
 /* Is it the same in all items? */
 static bool uniform(const struct sql_field *field, const struct sql_set *set)
 {
-    unsigned char first_bytes[1 + SEMEL_FP_MAX], bytes[1 + SEMEL_FP_MAX];
-    struct sql_value first = semel__db_value(field, semel__db_item(set, 0), first_bytes);
-    for (size_t i = 1; i < set->n; i++) {
-        struct sql_value value = semel__db_value(field, semel__db_item(set, i), bytes);
-        if (!same(&first, &value))
+    unsigned char bytes[1 + SEMEL_FP_MAX];
+    struct sql_value first = semel__db_value(field, semel__db_item(set, 0), bytes);
+    for (size_t i = 1; i < set->n; i++)
+        if (!like_first(field, &first, semel__db_item(set, 0), semel__db_item(set, i)))
             return false;
-    }
     return true;
 }
 
@@ -803,12 +818,6 @@ struct pg_shape {
     struct sql_text sql;
 };
 
-/* Two members with the same bytes are the same value; others may be, too. */
-static inline bool same_bytes(const struct sql_field *field, const char *a, const char *b)
-{
-    return field->at == NULL && field->size <= 16 && memcmp(a + field->offset, b + field->offset, field->size) == 0;
-}
-
 /* Item by item, so that each is looked at once: they are large. Returns whether all columns have a field. */
 static bool measure(struct pg_spread *spread, const struct sql_statement *statement, const struct sql_set *each,
                     const struct sql_field *fields[PG_SHAPED_MAX])
@@ -830,12 +839,7 @@ static bool measure(struct pg_spread *spread, const struct sql_statement *statem
     for (size_t i = 1; i < each->n && n_open > 0; i++) {
         const void *item = semel__db_item(each, i);
         for (size_t k = 0; k < n_open;) {
-            if (same_bytes(fields[open[k]], semel__db_item(each, 0), item)) {
-                k++;
-                continue;
-            }
-            struct sql_value value = semel__db_value(fields[open[k]], item, bytes);
-            if (same(&first[open[k]], &value)) {
+            if (like_first(fields[open[k]], &first[open[k]], semel__db_item(each, 0), item)) {
                 k++;
                 continue;
             }
