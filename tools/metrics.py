@@ -27,10 +27,10 @@ import common  # noqa: E402
 
 # What is counted: (the limit, which rises only with a new capability, and the goal, set before the relay was there).
 LIMITS = {
-    "lines of the product": (94344, 55500),
-    "lines with demo and bench": (101155, 62000),
+    "lines of the product": (94347, 55500),
+    "lines with demo and bench": (101158, 62000),
     "lines of the PostgreSQL driver": (3591, 3400),
-    "lines of the SQLite driver": (1556, 1400),
+    "lines of the SQLite driver": (1559, 1400),
     "lines of port and records": (7187, 2500),
     "functions used by siblings only": (150, 150),
     "functions used by their own room only": (550, 550),

@@ -173,7 +173,7 @@ static void undone(void *ctx, int number)
 {
     struct semel *s = ctx;
     struct mark back = number >= 0 && (size_t)number < s->n_marks ? s->marks[number] : (struct mark){0};
-    for (size_t i = (size_t)(number + 1); i < s->n_marks; i++) /* they are gone, but a statement that writes goes on */
+    for (size_t i = (size_t)number + 1; i < s->n_marks; i++) /* they are gone, but a statement that writes goes on */
         s->marks[i] = back;
     s->open = back.open;
     semel__undo_deeds(s, back.n_deeds);

@@ -304,10 +304,13 @@ static int bind_item(sqlite3_stmt *stmt, const struct sql_statement *statement, 
                      struct slot *slot, size_t at, const void *once, const void *item)
 {
     int rc = SQLITE_OK;
+    if (slot->n_bound == 0)
+        memset(slot->members, 0, sizeof(slot->members));
     for (size_t i = 0; rc == SQLITE_OK && i < statement->n_params; i++) {
         const struct sql_field *field = plan->fields[i];
         assert(field != NULL); /* make_plan has found them all */
         const void *from = plan->of_item[i] ? item : once;
+        assert(from != NULL);
         if (plan->plain[i] && same_member(slot->members[i], field, from) && i < slot->n_bound)
             continue;
         struct sql_value value = semel__db_value(field, from, slot->bytes);
